@@ -69,7 +69,7 @@ from ringrift.control.run_options import RunOptions, set_run_options
 from ringrift.data.protection.promise_store import PromiseStore
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.http.wire import data_secret
-from ringrift.data.transfer.receiving import CardBox, open_intake
+from ringrift.data.transfer.receiving import MetadataFolder, open_intake
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import RingRiftError
 from ringrift.learning.announcements import Silent
@@ -277,7 +277,7 @@ async def _node_once() -> dict[str, Any]:
         elif "promised" not in why:
             raise RingRiftError(why)
     intake = open_intake(settings, runtime, node=settings.node_name or "")
-    cards = CardBox(intake.folder).lists()
+    cards = MetadataFolder(intake.folder).lists()
     arrived = {file.card.digest: repr(file) for _, files in cards for file in files}
     incoming = intake.incoming(hashlib.sha256(UNDER_WAY).hexdigest(), len(UNDER_WAY))
     chunks = [UNDER_WAY[at : at + CHUNK_BYTES] for at in range(0, len(UNDER_WAY), CHUNK_BYTES)]

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.backup.archive import MARKER, ArchiveCard, ArchiveMarker, ArchivePart
+from ringrift.data.backup.archive import MARKER, ArchivedFile, ArchiveMarker, ArchivePart
 from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.archive import archive_transports
 from ringrift.data.transfer.chunks import ChunkIndex
@@ -97,7 +97,7 @@ class ArchiveThere:
         """Archive a file by hand, as one part."""
         card = artifact(content)
         part = ArchivePart(sha256=card.digest, size=card.size)
-        archived = ArchiveCard(artifact=card, parts=(part,), verified_s=1.0, verified_by="a hand")
+        archived = ArchivedFile(artifact=card, parts=(part,), verified_s=1.0, verified_by="a hand")
         self.objects.write(MARKER, msgspec.json.encode(ArchiveMarker()))
         self.objects.write(part.key, content)
         self.objects.write(archived.key, msgspec.json.encode(archived))
@@ -107,7 +107,7 @@ class ArchiveThere:
         key = f"cards/{card.digest}.json"
         if key not in self.objects.names():
             return None
-        return msgspec.json.decode(self.objects.read(key), type=ArchiveCard)
+        return msgspec.json.decode(self.objects.read(key), type=ArchivedFile)
 
     def read(self, card):
         known = self.card(card)

@@ -146,6 +146,30 @@ def test_one_name_one_class():
     assert twice == {}
 
 
+def unused_words():
+    """The words that the glossary keeps out of names."""
+    table = (
+        (ROOT / "docs" / "glossary.md").read_text(encoding="utf8").split("## Words that names do not use")[1]
+    )
+    cells = re.findall(r"^\| ([a-z, ]+) \|", table, flags=re.MULTILINE)
+    return {word for cell in cells for word in cell.split(", ")} - {"not"}
+
+
+def test_names_of_classes_and_files_use_the_words_of_the_glossary():
+    unused, found = unused_words(), []
+    assert "wish" in unused
+    for path in modules():
+        name = path.relative_to(SOURCE).as_posix()
+        names = {path.stem} | {n.name for n in ast.walk(parsed(text_of(path))) if isinstance(n, ast.ClassDef)}
+        words = {each: {word.lower() for word in re.findall(r"[A-Z]?[a-z]+", each)} for each in names}
+        found += [
+            f"{name}: {each}"
+            for each, used in words.items()
+            if {w.removesuffix("s") for w in used | {""}} & unused or used & unused
+        ]
+    assert found == []
+
+
 def test_test_files_have_unique_names():
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))

@@ -1,7 +1,7 @@
 """What the product consists of: every capability once, with its home and whether it is built.
 
-Daemon types, coordinators and the documents' import paths are faces of these capabilities. Each of those
-tables names a capability; whether a face is available follows from here and from nowhere else.
+Daemon types, coordinators and the documents' import paths are handles on these capabilities. Each of those
+tables names a capability; whether a handle is available follows from here and from nowhere else.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from ringrift.data.nodes import DataNode
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms
 from ringrift.data.transfer.http.wire import File, Files, FileToSeal, decode, encode
 from ringrift.data.transfer.receiver import ReceiveRequest
-from ringrift.data.transfer.receiving import CardBox, packed_cards
+from ringrift.data.transfer.receiving import MetadataFolder, packed_cards
 
 
 @pytest.fixture(params=["http", "rsync", "base64"])
@@ -77,7 +77,7 @@ async def test_what_a_node_knows_or_does_not_have_is_not_changed_by_what_others_
 async def test_a_card_that_is_not_understood_costs_its_words_only(bench):
     """As one of another version would be."""
     card = bench.here.put(b"games")
-    box = CardBox(bench.there.folder)
+    box = MetadataFolder(bench.there.folder)
     strange = msgspec.Raw(b'{"digest": "%s", "size": 5, "kind": "hologram"}' % card.digest.encode())
     moved = await bench.transport.send(bench.node, [card], Terms())
     box.put([strange, msgspec.Raw(b"[]")], moved.receipts, sender="here")
@@ -94,7 +94,7 @@ async def test_a_card_that_is_not_understood_costs_its_words_only(bench):
 async def test_words_that_are_not_what_was_kept_are_not_believed(bench):
     card = bench.here.put(b"games")
     moved = await bench.transport.send(bench.node, [card], Terms())
-    box = CardBox(bench.there.folder)
+    box = MetadataFolder(bench.there.folder)
     for path, _ in box.lists():
         path.unlink()
     box.put(packed_cards([described(card)]), moved.receipts, sender="here")

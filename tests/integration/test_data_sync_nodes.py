@@ -14,7 +14,7 @@ from ringrift.coordination.sync_coordinator import AutoSyncConfig, AutoSyncDaemo
 from ringrift.coordination.sync_durability import SyncWAL
 from ringrift.coordination.transfer_verification import TransferVerifier
 from ringrift.data.protection.records import DecisionLog
-from ringrift.data.sync.cluster_view import NewsDesk
+from ringrift.data.sync.cluster_view import NodeReportCollector
 from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.http.wire import SECRET_FILE
@@ -39,7 +39,7 @@ def here_root(tmp_path):
 
 
 def facade_of(node):
-    return SyncFacade(node.plane, router=node.router, config=CONFIG, news=NewsDesk())
+    return SyncFacade(node.plane, router=node.router, config=CONFIG, reports=NodeReportCollector())
 
 
 async def test_games_reach_two_nodes_by_two_ways_and_are_counted_once(tmp_path, here_root, there, ssh_server):
@@ -196,7 +196,11 @@ async def test_a_node_that_was_killed_gets_its_data_when_it_is_back(tmp_path, he
     async with running_node("here", here_root, there.node(ssh_port=1)) as here:
         card = await here.make(b"game", games=10)
         daemon = AutoSyncDaemon(
-            config=CONFIG, plane=here.plane, router=here.router, runtime=SystemRuntime(), news=NewsDesk()
+            config=CONFIG,
+            plane=here.plane,
+            router=here.router,
+            runtime=SystemRuntime(),
+            reports=NodeReportCollector(),
         )
         await asyncio.to_thread(there.kill)
         await daemon._run_cycle()

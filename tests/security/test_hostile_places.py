@@ -14,7 +14,7 @@ from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.backup.archive import (
     CARD_BYTES_MAX,
     MARKER,
-    ArchiveCard,
+    ArchivedFile,
     ArchiveIndex,
     ArchiveMarker,
     ArchivePart,
@@ -46,7 +46,7 @@ def drive(tmp_path):
 
 
 def card(digest=DIGEST, **words):
-    return ArchiveCard(
+    return ArchivedFile(
         artifact=Artifact(digest=digest, size=5, **words), parts=(PART,), verified_s=1.0, verified_by="a"
     )
 

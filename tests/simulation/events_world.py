@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.errors import Unavailable
 from ringrift.events.dead_letters import DeadLetterQueue
-from ringrift.events.positions import DeliveryNotes, Identity, LogSeat
+from ringrift.events.positions import DeliveryNotes, Identity, LogConnection
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.settings import load_settings
 from ringrift.testing.simulation import SimulatedRuntime
@@ -96,7 +96,7 @@ class Process:
         around = Surroundings(
             runtime=world.runtime,
             settings=load_settings({"RINGRIFT_EVENT_HANDLER_TIMEOUT": str(HANDLER_TIMEOUT_S)}).settings,
-            seat=LogSeat(open_log=self._open_log, claim=self._claim),
+            seat=LogConnection(open_log=self._open_log, claim=self._claim),
             dead_letters=self.letters,
         )
         self.router = UnifiedEventRouter(poll_interval=0.5, surroundings=around)

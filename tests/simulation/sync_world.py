@@ -11,7 +11,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.nodes import DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import set_damaged_aside
-from ringrift.data.sync.cluster_view import NewsDesk
+from ringrift.data.sync.cluster_view import NodeReportCollector
 from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.daemon import AutoSyncDaemon
 from ringrift.data.transfer.contract import Moved, TransferFailed
@@ -144,7 +144,7 @@ class SyncWorld:
             plane=plane,
             router=self.router,
             runtime=self.runtime,
-            news=NewsDesk(),
+            reports=NodeReportCollector(),
         )
         self.daemons[name] = daemon
         await daemon.start()

@@ -31,7 +31,7 @@ from ringrift.files import (
     write_file,
 )
 from ringrift.learning.facts.high_water import mark_path, read_mark
-from ringrift.learning.facts.store_check import MarkKeeper
+from ringrift.learning.facts.store_check import MarkWriter
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
 from ringrift.web.address import Address, write_address
@@ -127,7 +127,7 @@ def test_a_folder_is_held_under_its_real_name_and_under_that_of_a_link_to_it(tmp
 
 async def test_a_mark_whose_folder_is_exchanged_after_the_check_and_before_the_write_stays_with_its_run(held):
     engine = await open_engine(get_settings(), SystemRuntime())
-    keeper = MarkKeeper(engine.kv, SystemRuntime(), held)
+    keeper = MarkWriter(engine.kv, SystemRuntime(), held)
     await keeper.keep({}, always=True)
     before = read_mark(held)
     moved = []

@@ -168,10 +168,10 @@ class LiveView:
             self._screen.console.print(f"{LINK_TEXT}\n{link}", markup=False, highlight=False, soft_wrap=True)
 
     def refresh(self, manager: DaemonManager, status: RunStatus | None) -> None:
-        self._last = self.picture(manager, status)
+        self._last = self.status_view(manager, status)
         self._screen.update(self._last, refresh=True)
 
-    def picture(self, manager: DaemonManager, status: RunStatus | None) -> RenderableType:
+    def status_view(self, manager: DaemonManager, status: RunStatus | None) -> RenderableType:
         size, now_s = self._screen.console.size, self._runtime.now_s()
         inner = size.width - BORDER_CHARS
         if status is None:

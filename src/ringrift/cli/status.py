@@ -18,14 +18,14 @@ from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors,
 from ringrift.cli.main import load
 from ringrift.coordination.master_loop_guard import MasterLoop, read_master_loop
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.direct_reads import glance, glance_keys, glance_revision
+from ringrift.engine.sqlite.direct_reads import read_committed, read_committed_keys, read_committed_revision
 from ringrift.errors import Corrupt
 from ringrift.learning.facts.high_water import MARKED_KEY, check_not_lost, read_mark
 from ringrift.learning.run_status import STATUS_KEY, RunStatus, decode_run_status
 from ringrift.settings import get_settings
 from ringrift.web.address import Address, read_address
 
-PICTURE = "ringrift.cli.drawing:show"
+DRAWING = "ringrift.cli.drawing:show"
 CONFIGS, FACTS_OF = "ringrift.learning.facts.ledger:CONFIGS", "ringrift.learning.facts.ledger:prefix_of"
 
 
@@ -39,8 +39,8 @@ def status(as_json: bool) -> None:
         waiting: dict[str, int] = {}
         if has_run():
             config = SqliteConfig.from_settings(settings)
-            value, now_s = glance(config, STATUS_KEY)
-            damage = damage_seen(settings.data_dir, revision=glance_revision(config, MARKED_KEY))
+            value, now_s = read_committed(config, STATUS_KEY)
+            damage = damage_seen(settings.data_dir, revision=read_committed_revision(config, MARKED_KEY))
             waiting = not_started(config) if value is None else {}
         else:
             check_not_lost(settings)
@@ -52,7 +52,7 @@ def status(as_json: bool) -> None:
         more = ({"damage": damage} if damage else {}) | ({"not_started": waiting} if waiting else {})
         print_json(document(told, loop, address, now_s=now_s) | more)
     else:
-        load(PICTURE)(told, loop, address, now_s=now_s, waiting=waiting)
+        load(DRAWING)(told, loop, address, now_s=now_s, waiting=waiting)
     if damage:
         click.secho(f"ringrift: {damage}", err=True, fg="red")
 
@@ -60,8 +60,8 @@ def status(as_json: bool) -> None:
 def not_started(config: SqliteConfig) -> dict[str, int]:
     """How many facts the configs have of a run that has told nothing, as one that was just restored."""
     prefix, facts_of = load(CONFIGS), load(FACTS_OF)
-    names = [unquote(key.removeprefix(prefix)) for key in glance_keys(config, prefix)]
-    return {name: len(glance_keys(config, facts_of(name))) for name in names}
+    names = [unquote(key.removeprefix(prefix)) for key in read_committed_keys(config, prefix)]
+    return {name: len(read_committed_keys(config, facts_of(name))) for name in names}
 
 
 def damage_seen(data_dir: Path, *, revision: int) -> str:

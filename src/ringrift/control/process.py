@@ -239,7 +239,7 @@ def _workers(slots: int, lease: ControlLease) -> list[LocalWorker]:
 
 
 async def _until_over(stop: asyncio.Event, kept: list[asyncio.Task[None]]) -> None:
-    """Until the user's wish, the task's cancellation, the loss of control, or an error of a worker's keeper.
+    """Until the user's request, the task's cancellation, the loss of control, or an error of a local worker.
 
     There is no time limit to a run; `_end` raises the error.
     """
@@ -264,7 +264,7 @@ async def _end(workers: list[asyncio.Task[None]]) -> None:
 async def _unless_stopped(
     starting: Coroutine[Any, Any, T], stop: asyncio.Event, keeping: asyncio.Task[None]
 ) -> T | None:
-    """Wait for a start, but not beyond the wish to stop or the loss of control; None if that came first."""
+    """Wait for a start, but not beyond a request to stop or the loss of control; None if that came first."""
     start = asyncio.ensure_future(starting)
     both = (start, asyncio.ensure_future(stop.wait()))
     try:

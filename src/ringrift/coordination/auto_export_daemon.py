@@ -22,7 +22,7 @@ from ringrift.learning.situation import Situations, get_situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals, heard_by
-from ringrift.work.stages import StageDaemon, get_bell
+from ringrift.work.stages import StageDaemon, get_loop_waker
 
 __all__ = [
     "AutoExportDaemon",
@@ -111,7 +111,7 @@ class AutoExportDaemon(StageDaemon):
     def _on_event(self, event: RouterEvent) -> None:
         """Any of them may have brought the rows that an export waits for."""
         self.signals.note(event)
-        get_bell().ring_for(event)
+        get_loop_waker().ring_for(event)
 
     async def _run_cycle(self) -> None:
         self.states = {config: export_state(each.state) for config, each in self._situations.all().items()}

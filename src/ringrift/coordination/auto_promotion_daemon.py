@@ -50,7 +50,7 @@ LOOKS_MAX = 3
 
 
 class PromotionDaemon(AskedDaemon):
-    """The face of promotion and rollback."""
+    """A handle on promotion and rollback."""
 
     capability: ClassVar[str] = "promotion"
 
@@ -65,7 +65,7 @@ class PromotionDaemon(AskedDaemon):
     ) -> None:
         super().__init__(name, interval_s=INTERVAL_S, router=router, runtime=runtime, situations=situations)
         self._cooldown_s = float((settings or {}).get("cooldown_s", COOLDOWN_S))
-        self._news: OrderedDict[str, tuple[float, str]] = OrderedDict()  # config: when, the last bad news
+        self._reports: OrderedDict[str, tuple[float, str]] = OrderedDict()  # config: when, the last bad news
 
     # --- what it knows ------------------------------------------------------------------------------------
 
@@ -87,21 +87,21 @@ class PromotionDaemon(AskedDaemon):
     # --- events -------------------------------------------------------------------------------------------
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return dict.fromkeys(heard_by("rollback_manager"), self._on_bad_news)
+        return dict.fromkeys(heard_by("rollback_manager"), self._on_bad_outcome)
 
     async def _run_cycle(self) -> None:
         """Nothing waits for a time here: verdicts come with games, and news with events."""
 
-    async def _on_bad_news(self, event: RouterEvent) -> None:
+    async def _on_bad_outcome(self, event: RouterEvent) -> None:
         """Look again at a champion of which something bad was said, at most once per cooldown."""
         config, payload = str(event.payload.get("config_key")), event.payload
         loop, now_s = self._situations.loop, self._runtime.now_s()
-        words = bad_news(event.event_type, payload)
+        words = bad_outcome(event.event_type, payload)
         if not words or loop is None or config not in loop.configs():
             return
-        self._news[config] = (now_s, words)
-        while len(self._news) > NEWS_MAX:
-            self._news.popitem(last=False)
+        self._reports[config] = (now_s, words)
+        while len(self._reports) > NEWS_MAX:
+            self._reports.popitem(last=False)
         state = loop.state(config)
         if event.event_type in _SHOWN_ONLY or not self._may_look_again(state, now_s):
             return
@@ -131,8 +131,8 @@ class PromotionDaemon(AskedDaemon):
             for config in self._situations.all()
             if (found := self.get_judgement(config)) is not None
         }
-        news = {config: words for config, (_, words) in self._news.items()}
-        return super().health_check().with_details(judgements=standing, bad_news=news)
+        reports = {config: words for config, (_, words) in self._reports.items()}
+        return super().health_check().with_details(judgements=standing, bad_outcome=reports)
 
 
 class AutoPromotionDaemon(PromotionDaemon):
@@ -251,7 +251,7 @@ def _is_ahead(curve: Sequence[Curve], champion: str | None) -> bool:
     return bool(last and before) and last[-1].rating > before[-1].rating
 
 
-def bad_news(event_type: str, payload: Mapping[str, Any]) -> str:
+def bad_outcome(event_type: str, payload: Mapping[str, Any]) -> str:
     """What an event says against a champion; empty if it says nothing of weight."""
     if event_type == RATING_MOVED:
         delta = float(payload.get("elo_delta", 0.0))

@@ -32,7 +32,7 @@ from ringrift.work.backpressure import (
     next_level,
     read_resources,
 )
-from ringrift.work.durations import DurationBook, get_duration_book
+from ringrift.work.durations import DurationStore, get_duration_store
 from ringrift.work.queue_monitor import (
     QueueMonitor,
     QueueStatus,
@@ -102,12 +102,12 @@ class QueueMonitorDaemon(HandlerBase):
         if signal.should_pause:
             level = max(level, signal.level)
         before = self.announced
-        self.announced, news = before.step(level, self._runtime.now_s())
-        if news:
-            event, payload = self._news(before, signal, level)
+        self.announced, reports = before.step(level, self._runtime.now_s())
+        if reports:
+            event, payload = self._reports(before, signal, level)
             await (self._own_router or get_router()).publish(event, payload, self.name)
 
-    def _news(
+    def _reports(
         self, before: Announced, signal: BackpressureSignal, level: BackpressureLevel
     ) -> tuple[str, dict[str, Any]]:
         fullest, node = self._monitor.fullest(), self._runtime.hostname
@@ -157,14 +157,14 @@ class WorkQueueMonitorDaemon(HandlerBase):
         *,
         engine: Callable[[], Awaitable[Engine]] = get_engine,
         lifecycle: TaskLifecycleCoordinator | None = None,
-        book: DurationBook | None = None,
+        book: DurationStore | None = None,
         resources: Callable[[], Awaitable[NodeResources]] | None = None,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
         interval_s: float = WORK_INTERVAL_S,
     ) -> None:
         super().__init__("work_queue_monitor", cycle_interval=interval_s, router=router, runtime=runtime)
-        self._engine, self._book = engine, book or get_duration_book()
+        self._engine, self._book = engine, book or get_duration_store()
         self._lifecycle = lifecycle or get_task_lifecycle_coordinator()
         self._resources = resources or (lambda: read_resources(get_settings().data_dir))
         self._registry = TaskRegistry(engine, runtime=self._runtime)

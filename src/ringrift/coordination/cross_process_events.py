@@ -20,7 +20,7 @@ from ringrift.errors import RingRiftError, StorageFull, StorageReadOnly, Unavail
 from ringrift.events.catalog.names import normalize_event_type
 from ringrift.events.dead_letter_queue import ProcessDeadLetters
 from ringrift.events.event import EventSource, RouterEvent, decode_body, from_log, to_log
-from ringrift.events.positions import LogSeat, process_seat
+from ringrift.events.positions import LogConnection, process_log_connection
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import (
     Failure,
@@ -246,8 +246,10 @@ class CrossProcessEventQueue(SingletonMixin):
         async def open_log() -> EventLog:
             return (await self._open()).events
 
-        seat = LogSeat(open_log=open_log, claim=process_seat(self._settings).claim)
-        around = Surroundings(settings=self._settings, seat=seat, dead_letters=ProcessDeadLetters())
+        log_connection = LogConnection(open_log=open_log, claim=process_log_connection(self._settings).claim)
+        around = Surroundings(
+            settings=self._settings, log_connection=log_connection, dead_letters=ProcessDeadLetters()
+        )
         return UnifiedEventRouter(surroundings=around)
 
     # --- on the engine --------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def tier_of(rating: float | None) -> str:
 
 
 @dataclass(slots=True)
-class _Told:
+class _Announced:
     """What was said of one config."""
 
     tier: str | None = None
@@ -156,7 +156,7 @@ class CurriculumIntegration(ListeningCoordinator):
         super().__init__(**parts)
         self._path = path
         self._weights: dict[str, float] = {}
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, _Announced] = {}
         self._written_s = float("-inf")
         self._trigger = "first look"
 
@@ -173,7 +173,7 @@ class CurriculumIntegration(ListeningCoordinator):
         weights = curriculum_weights({config: each.share for config, each in situations.items()})
         told = self._rebalanced(weights, trigger)
         for config, situation in situations.items():
-            memory = self._told.setdefault(config, _Told())
+            memory = self._told.setdefault(config, _Announced())
             told += _advanced(situation, memory, trigger) + _mastered(situation.state, memory)
         stale = self._runtime.now_s() - self._written_s > WRITE_S
         if stale or self._weights is weights:
@@ -220,7 +220,7 @@ def _weights(situations: Situations) -> dict[str, float]:
     return curriculum_weights({config: each.share for config, each in situations.all().items()})
 
 
-def _advanced(situation: Situation, memory: _Told, trigger: str) -> list[Told]:
+def _advanced(situation: Situation, memory: _Announced, trigger: str) -> list[Told]:
     """A champion in a higher tier than the one before."""
     rating = situation.curve[-1].rating if situation.curve else None
     tier, before = tier_of(rating), memory.tier
@@ -236,7 +236,7 @@ def _rank(tier: str) -> int:
     return order.index(tier)
 
 
-def _mastered(state: ConfigState, memory: _Told) -> list[Told]:
+def _mastered(state: ConfigState, memory: _Announced) -> list[Told]:
     """Baselines that the champion beats nearly always, each told once per champion."""
     played: dict[str, tuple[float, int]] = {}
     for match in state.matches[-MATCHES_SEEN:]:

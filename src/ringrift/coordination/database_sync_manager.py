@@ -21,7 +21,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.store import ManifestView
 from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
-from ringrift.data.protection.records import DeletionRecords, Heir
+from ringrift.data.protection.records import DeletionRecords, Successor
 from ringrift.data.table_merge import Merged, RecordTable, count_records, merge_database, take_snapshot
 from ringrift.data.transactions import OperationType, TransactionLog
 from ringrift.data.transfer.contract import TransferFailed
@@ -168,10 +168,10 @@ class RecordSync:
         )
         await plane.manifest.add_receipts([receipt])
         for old in former:  # merging only adds: what an older snapshot held is in this one
-            heir = Heir(
+            heir = Successor(
                 digest=old.digest, heir=digest, reason="a newer snapshot of the same records", at_s=now_s
             )
-            await DeletionRecords(plane.kv).name_heir(heir)
+            await DeletionRecords(plane.kv).name_successor(heir)
         return card
 
     async def _take_over(self, view: ManifestView, snapshot: Artifact) -> Merged:

@@ -16,10 +16,10 @@ from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.durations import (
     DAY_S,
     DEFAULT_DURATIONS_S,
-    DurationBook,
     DurationEstimate,
+    DurationStore,
     TaskOutcome,
-    get_duration_book,
+    get_duration_store,
 )
 from ringrift.work.limits import SpawnVerdict
 from ringrift.work.tasks import INTENSIVE_TYPES, RunningTask, TaskRegistry, TaskType, task_type_of
@@ -27,15 +27,15 @@ from ringrift.work.tasks import INTENSIVE_TYPES, RunningTask, TaskRegistry, Task
 __all__ = [
     "DEFAULT_DURATIONS_S",
     "BusyHours",
-    "DurationBook",
     "DurationEstimate",
     "DurationScheduler",
+    "DurationStore",
     "TaskOutcome",
     "can_schedule_task",
     "estimate_task_duration",
     "estimate_timeout_s",
-    "get_duration_book",
     "get_duration_scheduler",
+    "get_duration_store",
     "record_duration",
     "record_task_completion",
     "reset_duration_scheduler",
@@ -65,15 +65,15 @@ class DurationScheduler(SingletonMixin):
 
     def __init__(
         self,
-        book: DurationBook | None = None,
+        book: DurationStore | None = None,
         registry: TaskRegistry | None = None,
         *,
         busy: BusyHours | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self._book = get_duration_book() if book is None else book
+        self._book = get_duration_store() if book is None else book
         self._registry = TaskRegistry() if registry is None else registry
-        check_part("book", self._book, DurationBook)
+        check_part("book", self._book, DurationStore)
         check_part("registry", self._registry, TaskRegistry)
         self._busy, self._runtime = busy or BusyHours(), runtime or system_runtime()
 
@@ -139,7 +139,7 @@ def record_task_completion(
 ) -> None:
     """Add a measured duration, for code without a loop."""
     outcome = TaskOutcome.OK if success else TaskOutcome.FAILED
-    adding = get_duration_book().record(str(task_type), config, host, seconds, outcome=outcome)
+    adding = get_duration_store().record(str(task_type), config, host, seconds, outcome=outcome)
     run_blocking(adding, timeout_s=ANSWER_S)
 
 
@@ -150,9 +150,9 @@ async def record_duration(
     kind: str, config: str, node: str, seconds: float, *, outcome: TaskOutcome = TaskOutcome.OK
 ) -> None:
     """Remember how long a job took, and how it ended."""
-    await get_duration_book().record(kind, config, node, seconds, outcome=outcome)
+    await get_duration_store().record(kind, config, node, seconds, outcome=outcome)
 
 
 async def estimate_timeout_s(kind: str, config: str = "") -> float:
     """How long a job may run before it counts as stuck: from the slow end of what succeeded."""
-    return await get_duration_book().timeout_s(kind, config)
+    return await get_duration_store().timeout_s(kind, config)

@@ -22,11 +22,11 @@ from ringrift.learning.judging.promotion import PromotionRules, gather
 from ringrift.learning.judging.ratings import Pool, Rating, is_baseline, pools, rate
 from ringrift.learning.judging.trends import fit_line
 from ringrift.learning.plan.evaluation import (
+    REQUESTS_MAX,
     WANTED_TOPIC,
-    WISHES_MAX,
     WantedGames,
+    request_details,
     wanted_games,
-    wish_details,
 )
 from ringrift.learning.run_status import Curve
 from ringrift.learning.situation import RunAnswers, Situations
@@ -242,7 +242,7 @@ _SIGNIFICANT = "ELO_SIGNIFICANT_CHANGE"
 
 
 @dataclass(frozen=True, slots=True)
-class ToldRatings:
+class KnownRatings:
     """What others know of one config."""
 
     matches: int = 0
@@ -253,8 +253,8 @@ class ToldRatings:
 
 
 def look(
-    before: ToldRatings | None, state: ConfigState, curve: Sequence[Curve]
-) -> tuple[ToldRatings, list[Told]]:
+    before: KnownRatings | None, state: ConfigState, curve: Sequence[Curve]
+) -> tuple[KnownRatings, list[Told]]:
     """What is known now, and what to tell. The first look learns and tells nothing: it is no change."""
     count = sum(not match.recalled for match in state.matches)
     if before is not None and count == before.matches and state.champion == before.champion:
@@ -264,14 +264,14 @@ def look(
     mine = None if state.champion is None else values.get(state.champion)
     now_velocity = velocity(curve)
     if before is None:
-        return ToldRatings(count, values, state.champion, mine, now_velocity), []
+        return KnownRatings(count, values, state.champion, mine, now_velocity), []
     told = [*_updates(before, state.config, ratings), *_significant(before, state, mine)]
     changed = _velocity_changed(before, state.config, now_velocity)
     significant = (
         mine if before.significant is None or any(n == _SIGNIFICANT for n, _ in told) else before.significant
     )
     known = now_velocity if changed or before.velocity is None else before.velocity
-    return ToldRatings(count, values, state.champion, significant, known), [*told, *changed]
+    return KnownRatings(count, values, state.champion, significant, known), [*told, *changed]
 
 
 def velocity(curve: Sequence[Curve]) -> float | None:
@@ -291,7 +291,7 @@ def trend_of(per_h: float) -> str:
     return "improving" if per_h > 0 else "declining"
 
 
-def _updates(before: ToldRatings, config: str, ratings: Mapping[str, Rating]) -> list[Told]:
+def _updates(before: KnownRatings, config: str, ratings: Mapping[str, Rating]) -> list[Told]:
     """The largest changes first; who was not rated before starts where everybody starts."""
     changes = []
     for name, rating in ratings.items():
@@ -314,7 +314,7 @@ def _updates(before: ToldRatings, config: str, ratings: Mapping[str, Rating]) ->
     return told
 
 
-def _significant(before: ToldRatings, state: ConfigState, mine: float | None) -> list[Told]:
+def _significant(before: KnownRatings, state: ConfigState, mine: float | None) -> list[Told]:
     """The strength of a config is its champion's; a step of it is told once."""
     if mine is None or before.significant is None or state.champion is None:
         return []
@@ -332,7 +332,7 @@ def _significant(before: ToldRatings, state: ConfigState, mine: float | None) ->
     return [(_SIGNIFICANT, payload)]
 
 
-def _velocity_changed(before: ToldRatings, config: str, now: float | None) -> list[Told]:
+def _velocity_changed(before: KnownRatings, config: str, now: float | None) -> list[Told]:
     if now is None:
         return []
     old = before.velocity or 0.0
@@ -376,7 +376,7 @@ class EvaluationDaemon(AskedDaemon):
         super().__init__(
             "evaluation", interval_s=interval_s, router=router, runtime=runtime, situations=situations
         )
-        self._told: dict[str, ToldRatings] = {}
+        self._told: dict[str, KnownRatings] = {}
         self._missing: OrderedDict[str, str] = OrderedDict()  # model path: on too few nodes, why
 
     # --- requests ---------------------------------------------------------------------------------------
@@ -390,10 +390,10 @@ class EvaluationDaemon(AskedDaemon):
         games: int = GAMES_DEFAULT,
         reason: str = "asked for",
     ) -> list[WantedGames]:
-        """Wish for games of a model (the champion by default); returns all open wishes of the config.
+        """Request games of a model (the champion by default); returns all open requests of the config.
 
         Asking again for games that are open already changes nothing. Raises `ConfigError` when there is no
-        such run or model, when nothing would be played, or when too many wishes are open.
+        such run or model, when nothing would be played, or when too many requests are open.
         """
         loop = self._situations.loop
         if loop is None:
@@ -405,13 +405,15 @@ class EvaluationDaemon(AskedDaemon):
         if games < 1 or not opponents:
             raise ConfigError("an evaluation needs games and opponents")
         open_now = wanted_games(state, now_s)
-        known = {(wish.model, wish.opponent) for wish in open_now}
+        known = {(request.model, request.opponent) for request in open_now}
         new = [name for name in dict.fromkeys(opponents) if (model, name) not in known]
         if not new:
             return open_now
-        if len(open_now) + len(new) > WISHES_MAX:
-            raise ConfigError(f"{len(open_now)} wishes of {config_key} are open; {WISHES_MAX} are the limit")
-        details = wish_details(model, new, games=games)
+        if len(open_now) + len(new) > REQUESTS_MAX:
+            raise ConfigError(
+                f"{len(open_now)} wishes of {config_key} are open; {REQUESTS_MAX} are the limit"
+            )
+        details = request_details(model, new, games=games)
         await loop.write(config_key, Noted(at_s=now_s, topic=WANTED_TOPIC, text=reason, details=details))
         return wanted_games(state, now_s)
 
@@ -429,8 +431,9 @@ class EvaluationDaemon(AskedDaemon):
             config: [
                 *(f"{job.job_id}: {job.reason}" for job in situation.state.open_of("evaluate")),
                 *(
-                    f"{wish.games} games of {wish.model[:12]} against {wish.opponent[:12]}: {wish.reason}"
-                    for wish in wanted_games(situation.state, now_s)
+                    f"{request.games} games of {request.model[:12]}"
+                    f" against {request.opponent[:12]}: {request.reason}"
+                    for request in wanted_games(situation.state, now_s)
                 ),
             ]
             for config, situation in self._situations.all().items()

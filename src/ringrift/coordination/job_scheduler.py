@@ -27,8 +27,8 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import read_run
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.work.coordinator import AWAY, STRAINED, CoordinatorFace, NodeNotes
-from ringrift.work.stages import get_bell
+from ringrift.work.coordinator import AWAY, STRAINED, NodeNotes, SubscribedCoordinator
+from ringrift.work.stages import get_loop_waker
 
 log = structlog.get_logger()
 
@@ -68,7 +68,7 @@ class ScheduledJob:
     job_id: str | None = None
 
 
-class PriorityJobScheduler(CoordinatorFace):
+class PriorityJobScheduler(SubscribedCoordinator):
     """Jobs that were scheduled here and have not ended."""
 
     capability: ClassVar[str] = "scheduling"
@@ -184,7 +184,7 @@ class PriorityJobScheduler(CoordinatorFace):
         self.nodes.note(event, AWAY)
         moved = await self.requeue_host(str(event.payload["node_id"]))
         log.info("jobs.host_gone", host=event.payload["node_id"], moved=len(moved))
-        get_bell().ring_for(event)
+        get_loop_waker().ring_for(event)
 
     async def _on_overloaded(self, event: RouterEvent) -> None:
         """New jobs may still name the host; those that wait for it alone are offered to others."""

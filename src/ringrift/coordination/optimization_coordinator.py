@@ -270,7 +270,7 @@ class OptimizationCoordinator(ListeningCoordinator):
     async def _triggered_elsewhere(
         self, kind: OptimizationType, config: str, payload: Mapping[str, Any]
     ) -> None:
-        """Somebody published the wish for a search; one that another coordinator began is known already."""
+        """Somebody published a request for a search; one that another coordinator began is known already."""
         run_id = str(payload["run_id"])
         if await TuningStore((await self._engine()).kv).get(run_id) is not None:
             return

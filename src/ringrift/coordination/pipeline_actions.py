@@ -16,7 +16,7 @@ from ringrift.coordination.pipeline_triggers import async_trigger_conditions, st
 from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import shared_kv
 from ringrift.learning.run_status import STATUS_KEY, decode_run_status
-from ringrift.work.stages import get_bell
+from ringrift.work.stages import get_loop_waker
 
 __all__ = [
     "ActionResult",
@@ -59,7 +59,7 @@ class StageBreaker:
 async def async_trigger_stage(stage: str, config_key: str) -> ActionResult:
     """Have the loop look again, and say what the plan makes of the stage."""
     stage = stage_named(stage)
-    get_bell().ring("asked for")
+    get_loop_waker().ring("asked for")
     breaker = (await _stage_breakers(config_key)).get(stage)
     if breaker is not None:
         return ActionResult(

@@ -27,7 +27,7 @@ from ringrift.status import HealthCheckResult
 
 __all__ = [
     "Progress",
-    "ProgressBook",
+    "ProgressRecords",
     "ProgressWatchdog",
     "StallDetector",
     "create_progress_watchdog",
@@ -164,7 +164,7 @@ OPERATIONS_MAX = 1000
 Announcement = tuple[str, dict[str, Any]]
 
 
-class ProgressBook:
+class ProgressRecords:
     """What was seen of every config, and what there is to tell. Pure but for its memory."""
 
     def __init__(self) -> None:
@@ -231,7 +231,7 @@ class ProgressWatchdog(HandlerBase):
     ) -> None:
         super().__init__("progress_watchdog", cycle_interval=interval_s, router=router, runtime=runtime)
         self._kv = kv
-        self.book = ProgressBook()
+        self.book = ProgressRecords()
         self._seen_s: float | None = None
 
     async def _run_cycle(self) -> None:

@@ -59,7 +59,7 @@ Told = tuple[str, dict[str, Any]]
 
 
 @dataclass(slots=True)
-class _Memory:
+class _LastReport:
     """What was said last of one config."""
 
     view: QualityView | None = None
@@ -76,7 +76,7 @@ class QualityWatch:
     """Remembers what was said of each config. The numbers themselves come from the state each time."""
 
     def __init__(self) -> None:
-        self._configs: dict[str, _Memory] = {}
+        self._configs: dict[str, _LastReport] = {}
 
     def view(self, config: str) -> QualityView | None:
         """The view that was last told."""
@@ -85,7 +85,7 @@ class QualityWatch:
 
     def look(self, state: ConfigState, now_s: float, *, asked: bool = False) -> list[Told]:
         """What is to be told of *state*; more readily when somebody *asked*."""
-        memory = self._configs.setdefault(state.config, _Memory())
+        memory = self._configs.setdefault(state.config, _LastReport())
         view = quality_of(state)
         told = self._checks(state, memory, view)
         told += _refused_shards(state, memory)
@@ -100,7 +100,7 @@ class QualityWatch:
             told.append(_failed(state.config, "requested", reason, None))
         return told
 
-    def _checks(self, state: ConfigState, memory: _Memory, view: QualityView) -> list[Told]:
+    def _checks(self, state: ConfigState, memory: _LastReport, view: QualityView) -> list[Told]:
         """The checks by the rules: begun, ended, failed, and how many games they refuse."""
         config, told = state.config, []
         running = {job.job_id for job in state.open_of("validate")}
@@ -179,7 +179,7 @@ def _distribution(config: str, view: QualityView) -> dict[str, Any]:
     }
 
 
-def _refused_shards(state: ConfigState, memory: _Memory) -> list[Told]:
+def _refused_shards(state: ConfigState, memory: _LastReport) -> list[Told]:
     """Shards among the newest that nobody should learn from, each once."""
     told: list[Told] = []
     for shard in islice(reversed(state.shards.values()), SHARDS_SEEN):
@@ -196,7 +196,7 @@ def _refused_shards(state: ConfigState, memory: _Memory) -> list[Told]:
     return told
 
 
-def _blocked_training(state: ConfigState, memory: _Memory) -> list[Told]:
+def _blocked_training(state: ConfigState, memory: _LastReport) -> list[Told]:
     """Rows have earned a training, and all since the last one are of shards that nobody should learn from."""
     before, memory.blocked = memory.blocked, False
     rules, newest = state.bucket_rules, state.newest_model
@@ -222,7 +222,7 @@ def _blocked_training(state: ConfigState, memory: _Memory) -> list[Told]:
     return [("TRAINING_BLOCKED_BY_QUALITY", {"config_key": state.config, **blocked})]
 
 
-def _refusal_alert(config: str, view: QualityView, memory: _Memory) -> list[Told]:
+def _refusal_alert(config: str, view: QualityView, memory: _LastReport) -> list[Told]:
     high = view.refused_share > REFUSED_ALERT
     if high == memory.alerted:
         return []

@@ -24,10 +24,10 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RunSeen, read_run, run_state
 from ringrift.runtime import Runtime
-from ringrift.work.coordinator import STRAINED, ConfigSignals, CoordinatorFace, NodeNotes
+from ringrift.work.coordinator import STRAINED, ConfigSignals, NodeNotes, SubscribedCoordinator
 from ringrift.work.job.orders import JobReport, read_report
 from ringrift.work.shares import board_and_players
-from ringrift.work.stages import get_bell
+from ringrift.work.stages import get_loop_waker
 from ringrift.work.tasks import SELFPLAY_TYPES, RunningTask, TaskRegistry, newest_ended
 
 NAME = "selfplay_orchestrator"
@@ -78,7 +78,7 @@ class SelfplayTask:
         return (self.games_generated or 0) / self.duration if self.duration > 0 else 0.0
 
 
-class SelfplayOrchestrator(CoordinatorFace):
+class SelfplayOrchestrator(SubscribedCoordinator):
     """Self-play tasks by node and config."""
 
     capability: ClassVar[str] = "scheduling"
@@ -98,7 +98,7 @@ class SelfplayOrchestrator(CoordinatorFace):
         self._pressure: str | None = None
 
     def reactions(self) -> Mapping[str, Callback]:
-        ring = get_bell().ring_for
+        ring = get_loop_waker().ring_for
         return {
             "TASK_SPAWNED": self.signals.note,
             "TASK_COMPLETED": self.signals.note,  # the loop itself listens for ends of its jobs
@@ -119,7 +119,7 @@ class SelfplayOrchestrator(CoordinatorFace):
 
     def _noted(self, event: RouterEvent) -> None:
         self.signals.note(event)
-        get_bell().ring_for(event)
+        get_loop_waker().ring_for(event)
 
     def _on_pressure(self, event: RouterEvent) -> None:
         self._pressure = str(event.payload.get("reason") or event.payload.get("level"))
@@ -128,7 +128,7 @@ class SelfplayOrchestrator(CoordinatorFace):
     def _on_relief(self, event: RouterEvent) -> None:
         self._pressure = None
         self.nodes.clear(event)
-        get_bell().ring_for(event)
+        get_loop_waker().ring_for(event)
 
     # --- what it shows --------------------------------------------------------------------------------
 

@@ -53,13 +53,13 @@ from ringrift.work.shares import (
     quality_factor,
     search_budget,
 )
-from ringrift.work.stages import LoopBell, StageDaemon, get_bell
+from ringrift.work.stages import LoopWaker, StageDaemon, get_loop_waker
 
 __all__ = [
     "ConfigView",
     "JobPriority",
     "JobSchedulerDaemon",
-    "LoopBell",
+    "LoopWaker",
     "NodeNote",
     "NodeNotes",
     "PriorityJobScheduler",
@@ -74,8 +74,8 @@ __all__ = [
     "curriculum_weights",
     "emit_selfplay_completion",
     "games_needed",
-    "get_bell",
     "get_job_scheduler",
+    "get_loop_waker",
     "get_selfplay_orchestrator",
     "get_selfplay_scheduler",
     "get_selfplay_stats",
@@ -157,7 +157,7 @@ class SelfplayScheduler(StageDaemon):
         elif name in _CAPACITY.split():
             await self._on_capacity(event)
         if name in _WAKE.split():
-            get_bell().ring_for(event)
+            get_loop_waker().ring_for(event)
 
     async def _on_capacity(self, event: RouterEvent) -> None:
         """A GPU that no config of the run fits on is told once per word of its node."""

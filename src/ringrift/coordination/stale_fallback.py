@@ -22,7 +22,7 @@ from ringrift.learning.plan.training_data import Fallback, fallback_tier, good_m
 from ringrift.learning.situation import Situations, get_situations
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
-from ringrift.work.stages import StageDaemon, get_bell
+from ringrift.work.stages import StageDaemon, get_loop_waker
 
 log = structlog.get_logger()
 
@@ -58,7 +58,7 @@ class StaleFallbackDaemon(StageDaemon):
             missing = frozenset([digest for digest in wanted if not await blobs.has(digest)])
             if missing != self.missing.get(config, frozenset()):
                 log.warning("fallback.missing_changed", config=config, missing=sorted(missing))
-                get_bell().ring("files went missing or came back")
+                get_loop_waker().ring("files went missing or came back")
             self.missing[config] = missing
             self._note_since(config, missing=bool(missing))
             found = {"model": good_model(state, missing), "samples": good_samples(state, missing)}

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.plane import DataPlane, open_data_plane
-from ringrift.data.sync.executor import Courier, SyncPace, SyncTally, TripEnd
-from ringrift.data.sync.plan import PRIORITIES, SyncPlan, Trip
+from ringrift.data.sync.executor import NodeTransferResult, SyncExecutor, SyncPace, SyncTotals
+from ringrift.data.sync.plan import PRIORITIES, NodeTransfer, SyncPlan
 from ringrift.data.transfer.peers import PREFERRED
 from ringrift.data.transfer.ssh_transports import RSYNC
 from ringrift.engine.blocking import run_blocking
@@ -93,7 +93,7 @@ class BatchRsync:
             for host, digests in wanted.items()
         }
         sends = tuple(
-            Trip(
+            NodeTransfer(
                 node=host,
                 artifacts=tuple(cards[digest] for digest in digests if digest in cards),
                 reason="a batch",
@@ -107,8 +107,14 @@ class BatchRsync:
             avoid=frozenset(PREFERRED) - {RSYNC},
             lock_wait_s=60.0,
         )
-        plan = SyncPlan(sends=tuple(trip for trip in sends if trip.artifacts), width=self._width)
-        ends = {end.trip.node: end for end in await Courier(plane).carry_out(plan, pace, SyncTally())}
+        plan = SyncPlan(
+            sends=tuple(node_transfer for node_transfer in sends if node_transfer.artifacts),
+            width=self._width,
+        )
+        ends = {
+            end.node_transfer.node: end
+            for end in await SyncExecutor(plane).carry_out(plan, pace, SyncTotals())
+        }
         return [_result(plane, host, ends.get(host), lacking[host]) for host in wanted]
 
     def run(self) -> list[BatchRsyncResult]:
@@ -116,7 +122,9 @@ class BatchRsync:
         return run_blocking(self.run_async(), timeout_s=TIMEOUT_S)
 
 
-def _result(plane: DataPlane, host: str, end: TripEnd | None, lacking: list[str]) -> BatchRsyncResult:
+def _result(
+    plane: DataPlane, host: str, end: NodeTransferResult | None, lacking: list[str]
+) -> BatchRsyncResult:
     if end is None:
         unknown = [] if host in plane.nodes else [f"{host}: no node is called that"]
         return BatchRsyncResult(host=host, success=False, errors=[*unknown, *lacking])

@@ -19,13 +19,13 @@ from ringrift.data.manifest.store import games_in
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
 from ringrift.data.sync.cluster_view import (
+    ClusterView,
     HostHistory,
-    NewsDesk,
+    NodeReportCollector,
     SyncHistory,
-    SyncPicture,
     SyncRecord,
-    get_news_desk,
-    take_picture,
+    get_node_reports,
+    read_cluster_view,
 )
 from ringrift.data.sync.config import (
     AGE_WEIGHT,
@@ -150,23 +150,25 @@ class ClusterDataStatus:
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recommendations"}
 
 
-def host_states(picture: SyncPicture) -> list[HostState]:
+def host_states(cluster_view: ClusterView) -> list[HostState]:
     """Every active host, the most urgent first."""
-    hosts = [_host(picture, node) for node in picture.nodes.all() if node.active]
+    hosts = [_host(cluster_view, node) for node in cluster_view.nodes.all() if node.active]
     return sorted(hosts, key=lambda each: (-each.score, each.host))
 
 
-def _host(picture: SyncPicture, node: DataNode) -> HostState:
-    held = picture.view.held_by(node.name)
+def _host(cluster_view: ClusterView, node: DataNode) -> HostState:
+    held = cluster_view.view.held_by(node.name)
     # Without a node that would take them they are as safe as they can be.
-    takers = frozenset(other.name for other in receivers_of("games", node.name, picture.nodes.all()))
+    takers = frozenset(other.name for other in receivers_of("games", node.name, cluster_view.nodes.all()))
     alone = (
-        picture.view.only_at(node.name, among=(each.name for each in picture.nodes.all())) if takers else []
+        cluster_view.view.only_at(node.name, among=(each.name for each in cluster_view.nodes.all()))
+        if takers
+        else []
     )
-    games, known = games_in(alone), picture.history.get(node.name) or HostHistory()
+    games, known = games_in(alone), cluster_view.history.get(node.name) or HostHistory()
     oldest_s = min((each.created_s for each in alone), default=None)
-    age_s = _age_s(picture.now_s, known.last_success_s, oldest_s)
-    host_type = _type_of(picture, node)
+    age_s = _age_s(cluster_view.now_s, known.last_success_s, oldest_s)
+    host_type = _type_of(cluster_view, node)
     waits = bool(alone)
     return HostState(
         host=node.name,
@@ -194,10 +196,10 @@ def _age_s(now_s: float, last_s: float | None, oldest_s: float | None) -> float:
     return min(max(0.0, now_s - since_s), _NEVER_S)
 
 
-def _type_of(picture: SyncPicture, node: DataNode) -> str:
+def _type_of(cluster_view: ClusterView, node: DataNode) -> str:
     if node.ephemeral:
         return "ephemeral"
-    return "local" if node.name == picture.this.name or node.provider == "local" else "persistent"
+    return "local" if node.name == cluster_view.this.name or node.provider == "local" else "persistent"
 
 
 _FACTORS = {"ephemeral": EPHEMERAL_FACTOR, "persistent": PERSISTENT_FACTOR, "local": LOCAL_FACTOR}
@@ -313,17 +315,19 @@ class SyncScheduler:
         *,
         config: AutoSyncConfig | None = None,
         facade: SyncFacade | None = None,
-        news: NewsDesk | None = None,
+        reports: NodeReportCollector | None = None,
     ) -> None:
         self._plane, self._config, self._facade = plane, config, facade
-        self._news = news or get_news_desk()
+        self._reports = reports or get_node_reports()
         self.pressure = BackpressureLevel.NONE
 
     async def hosts(self) -> list[HostState]:
         plane = self._plane or await open_data_plane()
         if self._config is None:
             self._config = read_sync_config(plane.settings.sync)
-        return host_states(await take_picture(plane, self._config, news=self._news.news(plane.runtime)))
+        return host_states(
+            await read_cluster_view(plane, self._config, reports=self._reports.reports(plane.runtime))
+        )
 
     async def recommendations(self, max_recommendations: int = _ADVICE_MAX) -> list[SyncRecommendation]:
         return recommend(await self.hosts(), pressure=self.pressure, max_recommendations=max_recommendations)
@@ -477,20 +481,20 @@ class SyncCoordinator(WiredCoordinator):
     # --- about nodes ----------------------------------------------------------------------------------
 
     async def _on_offline(self, event: RouterEvent) -> None:
-        self.sync_router.news.went_away(str(event.payload["node_id"]), await self._now_s())
+        self.sync_router.reports.went_away(str(event.payload["node_id"]), await self._now_s())
 
     def _on_online(self, event: RouterEvent) -> None:
-        self.sync_router.news.came_back(str(event.payload["node_id"]))
+        self.sync_router.reports.came_back(str(event.payload["node_id"]))
 
     async def _on_training(self, event: RouterEvent) -> None:
-        self.sync_router.news.training_began(str(event.payload["node_id"]), await self._now_s())
+        self.sync_router.reports.training_began(str(event.payload["node_id"]), await self._now_s())
 
     def _on_training_ended(self, event: RouterEvent) -> None:
         if node := event.payload.get("node_id"):
-            self.sync_router.news.training_ended(str(node))
+            self.sync_router.reports.training_ended(str(node))
 
     def _on_leader(self, event: RouterEvent) -> None:
-        self.sync_router.news.leader = str(event.payload["leader_id"])
+        self.sync_router.reports.leader = str(event.payload["leader_id"])
 
     def _on_pressure(self, event: RouterEvent) -> None:
         self.sync_router.pressed.add(str(event.payload.get("node_id") or ""))
@@ -504,22 +508,22 @@ class SyncCoordinator(WiredCoordinator):
     def _on_capacity(self, event: RouterEvent) -> None:
         """Machines came or went: ways that failed before are worth another try."""
         if event.payload.get("change_type") != "removed":
-            self.sync_router.news.try_all_again()
+            self.sync_router.reports.try_all_again()
 
     # --- about transfers ------------------------------------------------------------------------------
 
     async def _on_stalled(self, event: RouterEvent) -> None:
         """Try the next way; when all have failed, leave the node alone for a while."""
-        said, news = event.payload, self.sync_router.news
+        said, reports = event.payload, self.sync_router.reports
         node, data_type = str(said["target_node"]), str(said["data_type"])
-        following = news.way_failed(
+        following = reports.way_failed(
             node, data_type, str(said.get("transport") or "http"), await self._now_s()
         )
         if following:
             payload = {
                 "target_node": node,
                 "data_type": data_type,
-                "failed_transports": news.failed_ways(node, data_type),
+                "failed_transports": reports.failed_ways(node, data_type),
                 "preferred_transport": following,
             }
             await self._announcer.publish("SYNC_RETRY_REQUESTED", payload)
@@ -535,7 +539,7 @@ class SyncCoordinator(WiredCoordinator):
     def _on_critical(self, event: RouterEvent) -> None:
         """Start afresh: forget which ways failed. What settings close stays closed."""
         self.failures_in_a_row = int(event.payload.get("consecutive_failures") or 0)
-        self.sync_router.news.try_all_again()
+        self.sync_router.reports.try_all_again()
 
     def _on_failure(self, event: RouterEvent) -> None:
         self.failures_in_a_row += 1
@@ -557,7 +561,7 @@ class SyncCoordinator(WiredCoordinator):
 
     def _on_stale(self, _event: RouterEvent) -> None:
         """The daemon looks at once when it hears this; failed ways are tried again then."""
-        self.sync_router.news.try_all_again()
+        self.sync_router.reports.try_all_again()
 
     async def _ask(
         self,

@@ -16,24 +16,24 @@ import structlog
 
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.plane import DataPlane, open_data_plane
-from ringrift.data.sync.cluster_view import NewsDesk, get_news_desk, take_picture
+from ringrift.data.sync.cluster_view import NodeReportCollector, get_node_reports, read_cluster_view
 from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
 from ringrift.data.sync.executor import (
-    Courier,
+    NodeTransferResult,
     PrioritySync,
     SyncAnnouncer,
+    SyncExecutor,
     SyncPace,
     SyncProgress,
-    SyncTally,
-    TripEnd,
+    SyncTotals,
 )
 from ringrift.data.sync.plan import (
+    NodeTransfer,
     RequestLeft,
     SyncBackend,
     SyncPlan,
     SyncRequest,
     SyncResponse,
-    Trip,
     plan_request,
     read_request,
 )
@@ -80,7 +80,7 @@ class _Run:
 
     request: SyncRequest
     started_s: float
-    tally: SyncTally = field(default_factory=SyncTally)
+    tally: SyncTotals = field(default_factory=SyncTotals)
     plan: SyncPlan = field(default_factory=SyncPlan)
     errors: list[str] = field(default_factory=list)
     owed: frozenset[tuple[str, str]] = frozenset()  # (node, digest): what the first plan was to bring
@@ -108,10 +108,10 @@ class SyncFacade(SingletonMixin):
         *,
         router: UnifiedEventRouter | None = None,
         config: AutoSyncConfig | None = None,
-        news: NewsDesk | None = None,
+        reports: NodeReportCollector | None = None,
     ) -> None:
         self._plane, self._config = plane, config
-        self._news = news or get_news_desk()
+        self._reports = reports or get_node_reports()
         self._announcer = SyncAnnouncer("sync_facade", router=router)
         self.serves = False  # whether the coordinator of this process syncs through it
         self._total, self._errors, self._bytes = 0, 0, 0
@@ -181,25 +181,25 @@ class SyncFacade(SingletonMixin):
                 return
             run.errors += failures
             log.warning("sync.attempt_failed", backend=backend.value, failures=len(failures))
-            run.silent |= {end.trip.node for end in ends if _kept_waiting(end)}
+            run.silent |= {end.node_transfer.node for end in ends if _kept_waiting(end)}
             if run.request.source_node in run.silent:
                 break  # nobody else is to be asked
         run.backend = primary
 
-    async def _attempt(self, plane: DataPlane, run: _Run, backend: SyncBackend) -> list[TripEnd]:
-        news = self._news.news(plane.runtime)
-        news = replace(news, away=news.away | run.silent)
-        picture = await take_picture(plane, self._config_of(plane), news=news)
+    async def _attempt(self, plane: DataPlane, run: _Run, backend: SyncBackend) -> list[NodeTransferResult]:
+        reports = self._reports.reports(plane.runtime)
+        reports = replace(reports, away=reports.away | run.silent)
+        cluster_view = await read_cluster_view(plane, self._config_of(plane), reports=reports)
         left = RequestLeft(request=run.request, confirmed=run.tally.confirmed)
-        run.plan = await asyncio.to_thread(plan_request, picture, left, backend)
+        run.plan = await asyncio.to_thread(plan_request, cluster_view, left, backend)
         if run.plan.is_empty:
             return []
         await self._announcer.started(plane, run.request, _nodes_of(run.plan))
         progress = SyncProgress(plane.runtime)
         self._under_way[id(progress)] = progress
         try:
-            courier = Courier(plane, progress)
-            return await courier.carry_out(run.plan, _pace_of(run.request), run.tally)
+            sync_executor = SyncExecutor(plane, progress)
+            return await sync_executor.carry_out(run.plan, _pace_of(run.request), run.tally)
         finally:
             del self._under_way[id(progress)]
 
@@ -211,11 +211,13 @@ class SyncFacade(SingletonMixin):
 
     async def _note_unfinished(self, plane: DataPlane, run: _Run) -> None:
         """A host that was not served in time was not synced; its history must say so."""
-        courier, started_s = Courier(plane), plane.runtime.now_s() - run.request.timeout_seconds
-        for trip in (*run.plan.fetches, *run.plan.sends):
-            if not run.tally.trips.get((trip.node, trip.fetch)):
-                end = TripEnd(trip=Trip(node=trip.node, artifacts=()), errors=("timed out",))
-                await courier.note(end, _pace_of(run.request), started_s)
+        sync_executor, started_s = SyncExecutor(plane), plane.runtime.now_s() - run.request.timeout_seconds
+        for node_transfer in (*run.plan.fetches, *run.plan.sends):
+            if not run.tally.node_transfers.get((node_transfer.node, node_transfer.fetch)):
+                end = NodeTransferResult(
+                    node_transfer=NodeTransfer(node=node_transfer.node, artifacts=()), errors=("timed out",)
+                )
+                await sync_executor.note(end, _pace_of(run.request), started_s)
 
     # --- answers --------------------------------------------------------------------------------------
 
@@ -307,16 +309,18 @@ def _synced(run: _Run, this: str) -> set[str]:
     return served
 
 
-def _kept_waiting(end: TripEnd) -> bool:
+def _kept_waiting(end: NodeTransferResult) -> bool:
     return end.unreachable and not end.arrived and end.seconds >= _WAITED_S
 
 
 def _promised(run: _Run, this: str) -> frozenset[tuple[str, str]]:
     """Which files are to be where. What is fetched only to be sent on is owed to those that it goes to."""
     for_here = run.request.source_node not in (None, this) or this in run.request.explicit_targets
-    arriving = [(trip.node, trip) for trip in run.plan.sends]
-    arriving += [(this, trip) for trip in run.plan.fetches if for_here]
-    return frozenset((node, each.digest) for node, trip in arriving for each in trip.artifacts)
+    arriving = [(node_transfer.node, node_transfer) for node_transfer in run.plan.sends]
+    arriving += [(this, node_transfer) for node_transfer in run.plan.fetches if for_here]
+    return frozenset(
+        (node, each.digest) for node, node_transfer in arriving for each in node_transfer.artifacts
+    )
 
 
 async def _is_kept(plane: DataPlane, run: _Run) -> bool:
@@ -340,7 +344,7 @@ def _not_confirmed(run: _Run) -> dict[str, list[str]]:
 
 
 def _nodes_of(plan: SyncPlan) -> Sequence[str]:
-    return list(dict.fromkeys(trip.node for trip in (*plan.fetches, *plan.sends)))
+    return list(dict.fromkeys(node_transfer.node for node_transfer in (*plan.fetches, *plan.sends)))
 
 
 def _pace_of(request: SyncRequest) -> SyncPace:

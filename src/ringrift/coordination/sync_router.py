@@ -9,12 +9,12 @@ from ringrift.data.artifacts import kinds_of
 from ringrift.data.manifest.store import DiskState, DiskStates
 from ringrift.data.plane import DataPlane, get_data_plane
 from ringrift.data.sync.cluster_view import (
-    NewsDesk,
+    ClusterView,
+    NodeReportCollector,
     SyncHistory,
-    SyncPicture,
     SyncRecord,
-    get_news_desk,
-    take_picture,
+    get_node_reports,
+    read_cluster_view,
     tell_disk,
 )
 from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
@@ -45,10 +45,10 @@ class SyncRouter:
         plane: DataPlane | None = None,
         *,
         config: AutoSyncConfig | None = None,
-        news: NewsDesk | None = None,
+        reports: NodeReportCollector | None = None,
     ) -> None:
         self._plane, self._config = plane, config
-        self.news = news or get_news_desk()
+        self.reports = reports or get_node_reports()
         self.pressed: set[str] = set()  # nodes under backpressure; "" is all of them
 
     @property
@@ -62,9 +62,9 @@ class SyncRouter:
             self._config.check_nodes(self.plane.nodes)
         return self._config
 
-    async def picture(self) -> SyncPicture:
+    async def cluster_view(self) -> ClusterView:
         plane = self.plane
-        return await take_picture(plane, self.config, news=self.news.news(plane.runtime))
+        return await read_cluster_view(plane, self.config, reports=self.reports.reports(plane.runtime))
 
     # --- where to, where from -------------------------------------------------------------------------
 
@@ -76,16 +76,20 @@ class SyncRouter:
         max_targets: int = 10,
         size_bytes: int = 0,
     ) -> list[ScoredNode]:
-        wanted, picture, excluded = _plural(data_type), await self.picture(), frozenset(exclude_nodes)
+        wanted, cluster_view, excluded = (
+            _plural(data_type),
+            await self.cluster_view(),
+            frozenset(exclude_nodes),
+        )
         fit = [
             node
-            for node in picture.nodes.others()
+            for node in cluster_view.nodes.others()
             if node.name not in excluded
-            and not picture.unfit(node, wanted)
-            and not picture.blocked(node, wanted)
-            and _has_room(picture.disks.get(node.name), size_bytes, picture.disk_limit(node))
+            and not cluster_view.unfit(node, wanted)
+            and not cluster_view.blocked(node, wanted)
+            and _has_room(cluster_view.disks.get(node.name), size_bytes, cluster_view.disk_limit(node))
         ]
-        return ranked(target_score(picture, node, wanted) for node in fit)[:max_targets]
+        return ranked(target_score(cluster_view, node, wanted) for node in fit)[:max_targets]
 
     def get_sync_targets(
         self,
@@ -114,32 +118,38 @@ class SyncRouter:
         max_sources: int = 5,
     ) -> list[ScoredNode]:
         """The nodes that hold such data, the best to fetch from first."""
-        picture, wanted, excluded = run_blocking(self.picture()), _plural(data_type), frozenset(exclude_nodes)
+        cluster_view, wanted, excluded = (
+            run_blocking(self.cluster_view()),
+            _plural(data_type),
+            frozenset(exclude_nodes),
+        )
         holding = {
             node
-            for artifact in picture.view.of_kinds(kinds_of(wanted))
+            for artifact in cluster_view.view.of_kinds(kinds_of(wanted))
             if _is_of(artifact.config, board_type, num_players)
-            for node in picture.view.holders(artifact.digest)
+            for node in cluster_view.view.holders(artifact.digest)
         }
-        fit = [node for node in picture.nodes.others() if node.active and node.name in holding - excluded]
-        return ranked(source_score(picture, node, wanted) for node in fit)[:max_sources]
+        fit = [
+            node for node in cluster_view.nodes.others() if node.active and node.name in holding - excluded
+        ]
+        return ranked(source_score(cluster_view, node, wanted) for node in fit)[:max_sources]
 
     def should_sync_to_node(self, node_id: str, data_type: str = "games") -> bool:
-        picture, wanted = run_blocking(self.picture()), _plural(data_type)
-        node = picture.nodes[node_id]
-        return not picture.unfit(node, wanted) and not picture.blocked(node, wanted)
+        cluster_view, wanted = run_blocking(self.cluster_view()), _plural(data_type)
+        node = cluster_view.nodes[node_id]
+        return not cluster_view.unfit(node, wanted) and not cluster_view.blocked(node, wanted)
 
     def get_optimal_source(self, digest: str, target: str) -> str | None:
-        picture = run_blocking(self.picture())
-        artifact = picture.view.artifacts.get(digest)
-        sources = [] if artifact is None else sources_of(picture, artifact, picture.nodes[target])
+        cluster_view = run_blocking(self.cluster_view())
+        artifact = cluster_view.view.artifacts.get(digest)
+        sources = [] if artifact is None else sources_of(cluster_view, artifact, cluster_view.nodes[target])
         return sources[0].name if sources else None
 
     def plan_replication(
         self, digest: str, min_copies: int = 2, quality_score: float | None = None
     ) -> ReplicationPlan:
-        picture = run_blocking(self.picture())
-        return plan_copies(picture, digest, min_copies=min_copies, quality=quality_score)
+        cluster_view = run_blocking(self.cluster_view())
+        return plan_copies(cluster_view, digest, min_copies=min_copies, quality=quality_score)
 
     # --- what is told to it ---------------------------------------------------------------------------
 
@@ -161,7 +171,7 @@ class SyncRouter:
         return "" in self.pressed or node_id in self.pressed
 
     def update_training_active_nodes(self, nodes: set[str]) -> None:
-        self.news.replace_training(frozenset(nodes), self.plane.runtime.now_s())
+        self.reports.replace_training(frozenset(nodes), self.plane.runtime.now_s())
 
     def refresh_all_capacity(self) -> dict[str, DiskState]:
         """Measure this node's disk anew and return what every node said of its own."""
@@ -196,19 +206,19 @@ class SyncRouter:
     @property
     def works_here(self) -> bool:
         """Whether somebody told this one of nodes; the coordinator of the run tells its own."""
-        return bool(self.news.was_told or self.pressed)
+        return bool(self.reports.was_told or self.pressed)
 
     @reported_slowly
     def get_status(self) -> dict[str, Any]:
-        picture = run_blocking(self.picture())
-        others = picture.nodes.others()
+        cluster_view = run_blocking(self.cluster_view())
+        others = cluster_view.nodes.others()
         return {
             "nodes": len(others),
             "active": sum(node.active for node in others),
-            "away": len(picture.news.away),
-            "closed": len(picture.news.closed),
-            "training": sum(picture.is_training(node) for node in others),
-            "known_disks": len(picture.disks),
+            "away": len(cluster_view.reports.away),
+            "closed": len(cluster_view.reports.closed),
+            "training": sum(cluster_view.is_training(node) for node in others),
+            "known_disks": len(cluster_view.disks),
         }
 
     def health_check(self) -> HealthCheckResult:
@@ -218,7 +228,7 @@ class SyncRouter:
         return HealthCheckResult.ok("", **status)
 
     def _lacks(self, node: str, data_type: str, board: str | None, players: int | None) -> bool:
-        view = run_blocking(self.picture()).view
+        view = run_blocking(self.cluster_view()).view
         wanted = [
             each
             for each in view.of_kinds(kinds_of(_plural(data_type)))

@@ -118,15 +118,15 @@ class TaskLifecycleCoordinator(WiredCoordinator):
 
     async def check_orphans(self) -> list[RunningTask]:
         """Tell of registered tasks that fell silent; drop those that cannot come back. Returns the news."""
-        now_s, news = self._runtime.now_s(), []
+        now_s, reports = self._runtime.now_s(), []
         for task in await self._admission.registry.registered():
             why = self._why_orphaned(task, now_s)
             if why and task.task_id not in self._orphans:
-                news.append(task)
+                reports.append(task)
                 await self._tell_orphaned(task, why, now_s)
             if why and self._is_given_up(task, now_s):
                 await self.abandon(task.task_id, reason=why)
-        return news
+        return reports
 
     async def abandon(self, task_id: str, *, reason: str) -> bool:
         """Drop a task on purpose and say so; False if nobody registered it."""

@@ -1,4 +1,4 @@
-"""TOURNAMENT_DAEMON: wishes for ladder matches, and a view of the tournaments that the plan holds.
+"""TOURNAMENT_DAEMON: requests for ladder matches, and a view of the tournaments that the plan holds.
 
 Promotion matches link a champion to the one before it and no further. A ladder match against the baseline
 nearest in strength fixes where the config stands; the tournaments of the last champions, which the plan
@@ -21,7 +21,7 @@ from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.ratings import ANCHORS, is_baseline, rate
 from ringrift.learning.plan.evaluation import TOURNAMENT_STAGE as TOURNAMENT
-from ringrift.learning.plan.evaluation import WANTED_TOPIC, wanted_games, wish_details
+from ringrift.learning.plan.evaluation import WANTED_TOPIC, request_details, wanted_games
 from ringrift.learning.plan.orders import RATING
 from ringrift.learning.situation import Situations
 from ringrift.runtime import Runtime
@@ -41,13 +41,13 @@ class TournamentRules(msgspec.Struct, frozen=True, kw_only=True):
     ladder_games: int = LADDER_GAMES
 
 
-def tournament_wishes(state: ConfigState, now_s: float, rules: TournamentRules) -> list[Noted]:
+def tournament_requests(state: ConfigState, now_s: float, rules: TournamentRules) -> list[Noted]:
     """What to ask for now: at most one ladder match."""
     champion = state.champion
     if champion is None or wanted_games(state, now_s) or not _due(state, now_s, rules.ladder_s):
         return []
     rung = ladder_rung(state, champion)
-    details = wish_details(champion, [rung], games=rules.ladder_games)
+    details = request_details(champion, [rung], games=rules.ladder_games)
     return [Noted(at_s=now_s, topic=WANTED_TOPIC, text=f"ladder match with {rung}", details=details)]
 
 
@@ -97,7 +97,7 @@ class TournamentDaemon(AskedDaemon):
             "tournament_daemon", interval_s=interval_s, router=router, runtime=runtime, situations=situations
         )
         self.rules = rules or TournamentRules()
-        self.wishes = 0
+        self.requests = 0
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return {"MODEL_PROMOTED": self._on_promoted}
@@ -113,9 +113,9 @@ class TournamentDaemon(AskedDaemon):
         loop = self._situations.loop
         if loop is None or config not in loop.configs():
             return
-        for wish in tournament_wishes(loop.state(config), self._runtime.now_s(), self.rules):
-            self.wishes += 1
-            await loop.write(config, wish)
+        for request in tournament_requests(loop.state(config), self._runtime.now_s(), self.rules):
+            self.requests += 1
+            await loop.write(config, request)
 
     @reported_health
     def health_check(self) -> HealthCheckResult:
@@ -124,7 +124,7 @@ class TournamentDaemon(AskedDaemon):
             for config, each in self._situations.all().items()
             if TOURNAMENT in each.state.last_done
         }
-        return super().health_check().with_details(wishes=self.wishes, last_tournament_s=held)
+        return super().health_check().with_details(requests=self.requests, last_tournament_s=held)
 
 
 def get_tournament_daemon() -> TournamentDaemon:

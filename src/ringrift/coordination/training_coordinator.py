@@ -27,9 +27,9 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.plan.training_data import Fallback, fallback_tier, good_model, good_samples
 from ringrift.learning.training_slots import SLOTS_MAX, Refusal, Refused, TrainingJob, TrainingSlots
 from ringrift.runtime import Runtime
-from ringrift.work.coordinator import AWAY, ConfigSignals, CoordinatorFace, NodeNotes
+from ringrift.work.coordinator import AWAY, ConfigSignals, NodeNotes, SubscribedCoordinator
 from ringrift.work.shares import board_and_players
-from ringrift.work.stages import get_bell
+from ringrift.work.stages import get_loop_waker
 
 __all__ = [
     "SLOTS_MAX",
@@ -100,7 +100,7 @@ class TrainingRecord:
     model_path: str = ""
 
 
-class TrainingCoordinator(CoordinatorFace):
+class TrainingCoordinator(SubscribedCoordinator):
     """Slots, and the trainings of the run."""
 
     capability: ClassVar[str] = "training_trigger"
@@ -199,7 +199,7 @@ class TrainingCoordinator(CoordinatorFace):
 
     def _wake(self, event: RouterEvent) -> None:
         self.signals.note(event)
-        get_bell().ring_for(event)
+        get_loop_waker().ring_for(event)
 
     async def _on_spawned(self, event: RouterEvent) -> None:
         """A worker began a training that the loop ordered."""
@@ -247,7 +247,7 @@ class TrainingCoordinator(CoordinatorFace):
                 model_path=str(told.get("model_path") or ""),
             )
         )
-        get_bell().ring_for(event)
+        get_loop_waker().ring_for(event)
 
     def _end(self, record: TrainingRecord) -> None:
         self._running.pop(record.job_id, None)
@@ -260,11 +260,11 @@ class TrainingCoordinator(CoordinatorFace):
 
     def _on_healthy(self, event: RouterEvent) -> None:
         self._unhealthy = None
-        get_bell().ring_for(event)
+        get_loop_waker().ring_for(event)
 
     def _on_node_recovered(self, event: RouterEvent) -> None:
         self.nodes.clear(event)
-        get_bell().ring_for(event)
+        get_loop_waker().ring_for(event)
 
     # --- what it shows --------------------------------------------------------------------------------
 

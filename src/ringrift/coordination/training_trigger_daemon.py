@@ -27,7 +27,7 @@ from ringrift.learning.plan.students import DISTILLATION, SMALL_NET
 from ringrift.learning.situation import Situation, Situations, get_situations
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals, heard_by
-from ringrift.work.stages import StageDaemon, get_bell
+from ringrift.work.stages import StageDaemon, get_loop_waker
 
 COMPONENT = "training_trigger"
 INTERVAL_S = 30.0
@@ -134,7 +134,7 @@ class TrainingTriggerDaemon(StageDaemon):
     def _on_event(self, event: RouterEvent) -> None:
         self.signals.note(event)
         if event.event_type in _WAKE:
-            get_bell().ring_for(event)
+            get_loop_waker().ring_for(event)
 
     async def _run_cycle(self) -> None:
         """Tell a plateau that began or grew: other opponents may help where more data does not."""

@@ -1,7 +1,7 @@
 """The queue populator: how much work is ready, how much could be taken, and why there is not more.
 
 It shows what the loop goes by; the loop itself adds the items, when somebody can take them. What it hears
-(ends, failures, releases) rings the loop's bell, because each may have made room.
+(ends, failures, releases) wakes the loop, because each may have made room.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RunSeen, read_run
 from ringrift.runtime import Runtime
-from ringrift.work.coordinator import ConfigSignals, CoordinatorFace
+from ringrift.work.coordinator import ConfigSignals, SubscribedCoordinator
 from ringrift.work.shares import PREPARING, TARGET_RATING, Supply, SupplyLimits, slots_for, wanted_items
-from ringrift.work.stages import StageDaemon, get_bell
+from ringrift.work.stages import StageDaemon, get_loop_waker
 from ringrift.work.worker.records import live_workers
 
 __all__ = [
@@ -42,7 +42,7 @@ INTERVAL_S = 5.0
 KIND = "selfplay"
 
 
-class UnifiedQueuePopulator(CoordinatorFace):
+class UnifiedQueuePopulator(SubscribedCoordinator):
     """What the queue holds against what the workers can take."""
 
     capability: ClassVar[str] = "work_supply"
@@ -80,7 +80,7 @@ class UnifiedQueuePopulator(CoordinatorFace):
 
     def _ring(self, event: RouterEvent) -> None:
         self.signals.note(event)
-        get_bell().ring_for(event)
+        get_loop_waker().ring_for(event)
 
     async def look(self) -> Supply:
         """Count what there is, and say how many items there is room for."""
@@ -146,7 +146,7 @@ class QueuePopulatorDaemon(StageDaemon):
     async def _run_cycle(self) -> None:
         supply = await self.populator.look()
         if supply.items:
-            get_bell().ring("there is room for work")
+            get_loop_waker().ring("there is room for work")
 
     async def _on_stop(self) -> None:
         if self._wired_here:

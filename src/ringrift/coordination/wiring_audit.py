@@ -98,7 +98,7 @@ async def _collect() -> Wiring:
 
 
 def _read(dead_letters: DeadLetterQueue) -> Wiring:
-    book = _Book()
+    book = _AuditedRouter()
     book.components += SENT_BY.values()
     _wire_coordinators(book)
     manager = DaemonManager(bus=book.router)
@@ -112,7 +112,7 @@ def _read(dead_letters: DeadLetterQueue) -> Wiring:
     return Wiring.collect(book.components, subscriptions=[*book.heard, *declared], elsewhere=elsewhere)
 
 
-class _Book:
+class _AuditedRouter:
     """The router of the audit, and whom each of its subscriptions belongs to."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class _Book:
         self.note(name)
 
 
-def _wire_coordinators(book: _Book) -> None:
+def _wire_coordinators(book: _AuditedRouter) -> None:
     for name, spec in COORDINATOR_REGISTRY.items():
         if spec.pattern is not InitPattern.WIRE or spec.not_built_reason:
             continue
@@ -145,7 +145,7 @@ def _wire_coordinators(book: _Book) -> None:
         book.add(name, spec.capability, walk.instances[name])
 
 
-def _wire_daemons(book: _Book, parts: Mapping[str, Any]) -> None:
+def _wire_daemons(book: _AuditedRouter, parts: Mapping[str, Any]) -> None:
     offered = {"router": book.router, "bus": book.router, "runtime": system_runtime(), **parts}
     for spec in product_registry():
         if spec.unavailable_reason or spec.isolation is Isolation.PROCESS:

@@ -1,4 +1,4 @@
-"""`DaemonManager`: the public face of the daemon room.
+"""`DaemonManager`: the public calls of the daemon room.
 
 Every call that starts, stops, pauses or holds a daemon changes what is wanted; the supervisor does the rest.
 Calls are made on the event loop; status and probe calls may come from any thread.

@@ -1,4 +1,4 @@
-"""One row per daemon type: what it is a face of, what it needs, how it is run and restarted.
+"""One row per daemon type: what it is a handle on, what it needs, how it is run and restarted.
 
 `table.csv` is the only list of dependencies, profiles and flags. Whether a type is available follows from
 its capability and from nowhere else.

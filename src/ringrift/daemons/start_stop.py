@@ -35,7 +35,7 @@ def system_memory_percent() -> float:
 
 
 class Starter:
-    """Turns the wish for some daemons into wanted ones, and waits until each is up or cannot be."""
+    """Turns the request for some daemons into wanted ones, and waits until each is up or cannot be."""
 
     def __init__(
         self, supervisor: Supervisor, registry: Registry, emit: Emit, *, memory_percent: Callable[[], float]

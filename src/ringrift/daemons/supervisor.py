@@ -38,7 +38,7 @@ SetState = Callable[[Unit, DaemonState, str], None]
 Tell = Callable[[str, Unit | None, Mapping[str, Any]], None]
 
 
-class CrashDesk:
+class CrashHandler:
     """The only code that schedules a restart."""
 
     def __init__(
@@ -180,7 +180,7 @@ class Supervisor:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._look_due = False
         self._alarm: asyncio.TimerHandle | None = None
-        self._crashes: CrashDesk | None = None
+        self._crashes: CrashHandler | None = None
         self._pauser = Pauser()
         self._changed = asyncio.Event()
 
@@ -201,7 +201,7 @@ class Supervisor:
         self._loop, self._look_due, self._alarm = loop, False, None
         self._changed = asyncio.Event()
         breaker = CascadeBreaker(started_s=self.runtime.monotonic_s())
-        self._crashes = CrashDesk(self.runtime, self.config, self.ledger, breaker, self._tell)
+        self._crashes = CrashHandler(self.runtime, self.config, self.ledger, breaker, self._tell)
 
     def close(self) -> None:
         """Forget timers; the daemons are stopped by then."""
@@ -211,7 +211,7 @@ class Supervisor:
         self._pauser.close()
 
     @property
-    def crashes(self) -> CrashDesk:
+    def crashes(self) -> CrashHandler:
         if self._crashes is None:
             raise ConfigError("the daemon manager is not on a loop yet")
         return self._crashes

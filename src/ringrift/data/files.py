@@ -25,7 +25,7 @@ import structlog
 
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.engine.ports import Blobs
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.sqlite.files import SIDECARS
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.files import change_mode, create_file, make_folders, remove_file, rename_file, sync_folder
@@ -106,7 +106,7 @@ def compute_file_checksum(path: Path | str, algorithm: str = "sha256") -> str:
 def atomic_file_write(path: Path | str) -> Iterator[BinaryIO]:
     """Write a file that appears under its name complete and on the disk, or not at all."""
     path = Path(path)
-    with told_in_our_words(path):
+    with translated_errors(path):
         make_folders(path.parent)
         draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         try:
@@ -128,7 +128,7 @@ def set_aside(path: Path | str, folder: Path, *, now_s: float) -> Path:
     path = Path(path)
     moment = datetime.fromtimestamp(now_s, UTC).strftime("%Y%m%d_%H%M%S")
     place = folder / f"{moment}_{secrets.token_hex(3)}_{path.name}"
-    with told_in_our_words(path):
+    with translated_errors(path):
         make_folders(folder)
         # The file goes last: as long as it is there, its sidecars are not orphans of a living database.
         for suffix in SIDECARS:
@@ -234,7 +234,7 @@ def check_database(
         raise ConfigError(f"timeout is {timeout:g}; it must be above 0")
     path, clock = Path(path), (runtime or system_runtime()).monotonic_s
     deadline_s = clock() + timeout
-    with told_in_our_words(path):
+    with translated_errors(path):
         try:
             with open_regular(path) as file:
                 head = file.read(len(_MAGIC))
@@ -407,7 +407,7 @@ def snapshot_database(
             raise FileBusy(f"{source} could not be read in {timeout:g} s", retry_after_s=30.0)
 
     try:
-        with told_in_our_words(source):
+        with translated_errors(source):
             make_folders(target.parent)
             create_file(draft).close()  # never by SQLite, which goes by path
             place = f"{draft.absolute().as_uri()}?mode=rw"
@@ -479,7 +479,7 @@ def _check(draft: Path, source: Path, timeout: float) -> None:
 
 
 def _publish(draft: Path, target: Path) -> None:
-    with told_in_our_words(target):
+    with translated_errors(target):
         change_mode(draft, _SEALED)
         with draft.open("rb") as file:
             os.fsync(file.fileno())

@@ -125,7 +125,7 @@ PAGE = 500  # changes that are taken in at a time: a few milliseconds of the eve
 REREAD_S = 6 * 3_600.0  # deletions that lie longer back may be forgotten by the store
 
 
-class Picture(Protocol[V_co]):
+class Mirror(Protocol[V_co]):
     """Takes changes in, in order. What `view` returns must not change when more come."""
 
     def apply(self, change: Change) -> None: ...
@@ -134,10 +134,10 @@ class Picture(Protocol[V_co]):
 
 
 class KvMirror(Generic[V]):
-    """Keeps a picture of the keys under *prefixes*. May be shared by tasks and event loops."""
+    """Keeps a view of the keys under *prefixes*. May be shared by tasks and event loops."""
 
     def __init__(
-        self, kv: KeyValue, runtime: Runtime, prefixes: tuple[str, ...], make: Callable[[], Picture[V]]
+        self, kv: KeyValue, runtime: Runtime, prefixes: tuple[str, ...], make: Callable[[], Mirror[V]]
     ) -> None:
         self._kv, self._runtime, self._prefixes, self._make = kv, runtime, prefixes, make
         self._lock = threading.Lock()
@@ -150,13 +150,13 @@ class KvMirror(Generic[V]):
         with self._lock:
             if abs(now_s - self._read_s) > REREAD_S:
                 self._picture, self._revisions = self._make(), dict.fromkeys(self._prefixes, 0)
-            self._read_s, picture, revisions = now_s, self._picture, self._revisions
+            self._read_s, cluster_view, revisions = now_s, self._picture, self._revisions
         for prefix in self._prefixes:
-            await self._catch_up(prefix, picture, revisions)
+            await self._catch_up(prefix, cluster_view, revisions)
         with self._lock:
-            return picture.view()
+            return cluster_view.view()
 
-    async def _catch_up(self, prefix: str, picture: Picture[V], revisions: dict[str, int]) -> None:
+    async def _catch_up(self, prefix: str, cluster_view: Mirror[V], revisions: dict[str, int]) -> None:
         complete = False
         while not complete:
             page = await self._kv.changes(prefix, after=revisions[prefix], limit=PAGE)
@@ -165,11 +165,11 @@ class KvMirror(Generic[V]):
                 done = revisions[prefix]  # others may have been faster
                 for change in page.changes:
                     if change.revision > done:
-                        picture.apply(change)
+                        cluster_view.apply(change)
                 revisions[prefix] = max(done, page.revision)
 
 
-class RecordsPicture(Generic[T]):
+class RecordsMirror(Generic[T]):
     """Records by the rest of their key."""
 
     def __init__(self, prefix: str, read: Callable[[str, bytes], T]) -> None:

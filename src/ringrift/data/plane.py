@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.backup.archive import ArchiveCard, ArchiveObjects, card_key, decode, read_back
+from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView
 from ringrift.data.nodes import DataNode, DataNodes, read_nodes
 from ringrift.data.protection.promise_store import FileLook, PromiseStore
@@ -28,7 +28,7 @@ from ringrift.data.protection.promises import (
     open_holder,
 )
 from ringrift.data.protection.records import (
-    Heir,
+    Successor,
     Tombstone,
     mirror_heirs,
     mirror_tombstones,
@@ -178,7 +178,7 @@ class ArchiveHolders:
         if content is None:
             return KeptFile(digest=file.digest, refusal="it does not have it", missing=True)
         try:
-            card = decode(card_key(file.digest), content, ArchiveCard)
+            card = decode(card_key(file.digest), content, ArchivedFile)
             sound = card.artifact.digest == file.digest and sum(part.size for part in card.parts) == file.size
             if not sound:
                 return KeptFile(digest=file.digest, refusal="its card there is of another file", damaged=True)
@@ -191,7 +191,7 @@ class ArchiveHolders:
         return KeptFile(digest=file.digest, size=file.size, read_age_s=age_s)
 
     async def _read_age_s(
-        self, objects: ArchiveObjects, node: DataNode, card: ArchiveCard, *, read: bool
+        self, objects: ArchiveObjects, node: DataNode, card: ArchivedFile, *, read: bool
     ) -> float | None:
         """Since when its bytes were last read by this node; now, if that was long ago and *read* is given."""
         key, now_s = f"{node.name}/{card.artifact.digest}", self._runtime.now_s()
@@ -400,14 +400,14 @@ class DataPlane:
         return self.nodes.this
 
     async def view(self) -> ManifestView:
-        """Return the manifest as it is now. All who look share one picture and read only what changed."""
+        """Return the manifest as it is now. All who look share one view and read only what changed."""
         return await self._index.refresh()
 
     async def tombstones(self) -> Mapping[str, Tombstone]:
         """Every copy that was given up, by the digest of the file."""
         return await self._tombstones.refresh()
 
-    async def heirs(self) -> Mapping[str, Heir]:
+    async def heirs(self) -> Mapping[str, Successor]:
         """Files that live on in others, by their digest."""
         return await self._heirs.refresh()
 

@@ -29,7 +29,7 @@ from ringrift.data.table_merge import Merged, RecordTable, merge_database
 from ringrift.engine.encoding import check_digest
 from ringrift.engine.leases import LeaseConfig, NamedLease
 from ringrift.engine.ports import KeyValue
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost
 from ringrift.files import make_folders, sync_folder
 from ringrift.runtime import Runtime, system_runtime
@@ -157,7 +157,7 @@ def base_checksum(kind: OperationType, dest: Path) -> str:
 def stage(operation: MergeOperation, source: Path | None) -> None:
     """Lay the new content out beside its place, as far as it is known yet."""
     dest, staged = Path(operation.dest_path), Path(operation.staged_path or operation.dest_path)
-    with told_in_our_words(dest):
+    with translated_errors(dest):
         if operation.kind is OperationType.DELETE:
             return
         dest.parent.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ def seal(operation: MergeOperation) -> str:
     if operation.kind in (OperationType.DELETE, OperationType.KEEP):
         return ""
     staged = Path(operation.staged_path)
-    with told_in_our_words(staged):
+    with translated_errors(staged):
         if not staged.exists():
             raise ConfigError(f"nothing was written to {staged}")
         with staged.open("rb") as file:
@@ -207,7 +207,7 @@ def put_in_place(record: TransactionRecord, merge: Merge | None = None) -> Merge
         if operation.kind is OperationType.MERGE:
             total += _merge(operation, merge)
             continue
-        with told_in_our_words(dest):
+        with translated_errors(dest):
             if operation.kind is OperationType.DELETE:
                 # Only the file that was meant; a new one under its name belongs to somebody else.
                 if checksum_or_absent(dest) == operation.base_checksum:
@@ -232,7 +232,7 @@ def _merge(operation: MergeOperation, merge: Merge | None) -> Merged:
         return Merged()  # an earlier attempt came this far
     make_folders(dest.parent)
     merged = merge_database(dest, staged, operation.tables) if merge is None else merge(staged)
-    with told_in_our_words(staged):
+    with translated_errors(staged):
         staged.unlink()
     return merged
 
@@ -242,7 +242,7 @@ def throw_away(record: TransactionRecord) -> None:
     for operation in record.operations:
         if operation.staged_path:
             staged = Path(operation.staged_path)
-            with told_in_our_words(staged):
+            with translated_errors(staged):
                 staged.unlink(missing_ok=True)
 
 

@@ -15,7 +15,7 @@ from ringrift.engine.memory import memory_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.files import close_to_others, make_private_folder
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
@@ -58,7 +58,7 @@ def close_data_folder(settings: Settings) -> None:
     closed on its own as well, because it may lie elsewhere. Raises `ConfigError` for another user's folder.
     """
     folder, coordination = settings.data_dir, settings.coordination_dir
-    with told_in_our_words(folder):
+    with translated_errors(folder):
         make_private_folder(folder)
         inside = coordination.absolute().is_relative_to(folder.absolute())
         coordinating = [coordination, *coordination.glob("*"), *coordination.glob("*/*")] if inside else []

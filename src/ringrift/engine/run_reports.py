@@ -116,19 +116,19 @@ def answers_here(thing: Working) -> bool:
     return scope.peek(type(thing)) is not thing
 
 
-class Told(msgspec.Struct, frozen=True):
+class RunAnswer(msgspec.Struct, frozen=True):
     """What the run said. *answer* is None of what it never had: then a fresh object says the same."""
 
     known: bool
     answer: Any = None
 
 
-def told_by_run(key: str) -> Told:
+def told_by_run(key: str) -> RunAnswer:
     """What the control process of this data folder says, now or in its last words."""
     report = read_report()
     if report is None:
-        return Told(False)
-    return Told(True, report.answers.get(key))
+        return RunAnswer(False)
+    return RunAnswer(True, report.answers.get(key))
 
 
 def read_report() -> RunReport | None:

@@ -17,10 +17,10 @@ import structlog
 
 from ringrift.engine.ports import Appended, EventLog, LogRecord
 from ringrift.errors import Corrupt, RingRiftError
-from ringrift.events.catalog.audit import LastSeen, SeenKeeper
+from ringrift.events.catalog.audit import LastSeen, SeenRecorder
 from ringrift.events.delivery import Dispatcher
 from ringrift.events.event import RouterEvent, decode_body, from_log, session_of, to_log
-from ringrift.events.positions import Cursor, CursorBook, Identity, LogSeat, Reader
+from ringrift.events.positions import Cursor, CursorStore, Identity, LogConnection, Reader
 from ringrift.events.subscriptions import Delivery, Subscription, SubscriptionTable
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
@@ -39,7 +39,7 @@ class CrossProcess:
 
     def __init__(
         self,
-        seat: LogSeat,
+        log_connection: LogConnection,
         *,
         table: SubscriptionTable,
         dispatcher: Dispatcher,
@@ -49,14 +49,14 @@ class CrossProcess:
         settings: Settings,
         retry_s: float,
     ) -> None:
-        self._seat, self._table, self._dispatcher = seat, table, dispatcher
+        self._log_connection, self._table, self._dispatcher = log_connection, table, dispatcher
         self._arrive, self._runtime, self._retry_s = arrive, runtime, retry_s
         self._backlog_s, self._strict = settings.event_backlog, settings.event_validation_strict
         self._session, self._is_ending = runtime.new_id(), is_ending
-        self._keeper: SeenKeeper | None = None
+        self._keeper: SeenRecorder | None = None
         self._log: EventLog | None = None
         self._identity: Identity | None = None
-        self._book: CursorBook | None = None
+        self._book: CursorStore | None = None
         self._opening = asyncio.Lock()
         self._wake = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
@@ -76,8 +76,8 @@ class CrossProcess:
 
     def keep_last_seen(self, last_seen: Callable[[], Mapping[str, LastSeen]]) -> None:
         """Write down now and then what *last_seen* says."""
-        if self._seat.open_kv is not None:
-            self._keeper = SeenKeeper(last_seen, self._seat.open_kv, self._runtime)
+        if self._log_connection.open_kv is not None:
+            self._keeper = SeenRecorder(last_seen, self._log_connection.open_kv, self._runtime)
 
     @property
     def instance(self) -> str:
@@ -270,21 +270,21 @@ class CrossProcess:
     async def _open(self) -> EventLog:
         if self._log is None:
             async with self._opening:
-                self._log = self._log or await self._seat.open_log()
+                self._log = self._log or await self._log_connection.open_log()
         return self._log
 
     async def _claim(self) -> Identity:
-        self._identity = self._identity or await self._seat.claim()
+        self._identity = self._identity or await self._log_connection.claim()
         return self._identity
 
-    async def _ready(self, event_log: EventLog) -> CursorBook:
+    async def _ready(self, event_log: EventLog) -> CursorStore:
         """Return the open book with a cursor for every subscription."""
         book = self._book
         if book is not None and book.covers(self._table.crossing()):
             return book
         async with self._opening:
             if self._book is None:
-                self._book = CursorBook(
+                self._book = CursorStore(
                     event_log,
                     await self._claim(),
                     runtime=self._runtime,
@@ -325,7 +325,7 @@ class CrossProcess:
         self._failed_s = self._runtime.now_s()
         self._degraded = True
 
-    def _hungry(self, book: CursorBook) -> list[Reader]:
+    def _hungry(self, book: CursorStore) -> list[Reader]:
         """The subscriptions that can take more."""
         readers = book.readers(self._table.crossing())
         full = [item for item, _ in readers if len(item.mailbox) >= _MAILBOX_FULL]
@@ -334,7 +334,7 @@ class CrossProcess:
         self._starved.update(full)
         return [reader for reader in readers if reader[0] not in self._starved]
 
-    async def _feed(self, book: CursorBook, hungry: list[Reader]) -> bool:
+    async def _feed(self, book: CursorStore, hungry: list[Reader]) -> bool:
         """Look at the next records; True if there may be more."""
         book.keep_recording()
         if not hungry:
@@ -402,7 +402,7 @@ class CrossProcess:
         for subscription in targets:
             self._dispatcher.post_or_report(Delivery(event, subscription))
 
-    async def _wait(self, book: CursorBook, *, is_reading: bool) -> None:
+    async def _wait(self, book: CursorStore, *, is_reading: bool) -> None:
         """Until the log grows, a subscription joins, or one that was full has room."""
         if not is_reading:  # what is in the log changes nothing
             await self._wake.wait()

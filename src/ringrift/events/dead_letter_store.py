@@ -22,7 +22,7 @@ import structlog
 from ringrift.engine.encoding import row_hash
 from ringrift.engine.lock_files import LockFile
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.sqlite.files import check_ours, check_sound, connect, create_if_absent, fill_if_empty
 from ringrift.engine.sqlite.schema import Migration, migrate
 from ringrift.errors import ForeignFile, StorageReadOnly, Unavailable, storable_text
@@ -195,7 +195,7 @@ class DeadLetterStore:
     def __init__(self, path: Path) -> None:
         self.path = path
         config = SqliteConfig(database=path, blob_dir=path.parent)
-        with told_in_our_words(path):
+        with translated_errors(path):
             create_if_absent(config, _MIGRATIONS)
             fill_if_empty(path, _MIGRATIONS)  # the mark beside it says whether there were letters in it
             check_ours(path)
@@ -390,7 +390,7 @@ class DeadLetterStore:
 
     def _write_mark(self, letters: int) -> None:
         """In one write, after the letter. It guards against loss of files, not power cuts: no sync."""
-        with told_in_our_words(self._mark):
+        with translated_errors(self._mark):
             descriptor = open_private(self._mark, os.O_WRONLY | os.O_CREAT)
             try:
                 os.pwrite(descriptor, f"{letters:020d}\n".encode("ascii"), 0)
@@ -399,7 +399,7 @@ class DeadLetterStore:
 
     def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run *work* in one transaction; the letters of a failed one are untouched."""
-        with self._lock, told_in_our_words(self.path):
+        with self._lock, translated_errors(self.path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 result = work(self._db)

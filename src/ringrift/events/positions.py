@@ -172,7 +172,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogSeat:
+class LogConnection:
     """How to come by the log, and (only for those who subscribe) by an identity."""
 
     open_log: Callable[[], Awaitable[EventLog]]
@@ -180,7 +180,7 @@ class LogSeat:
     open_kv: Callable[[], Awaitable[KeyValue]] | None = None  # where it is kept when events were last seen
 
 
-def process_seat(settings: Settings) -> LogSeat:
+def process_log_connection(settings: Settings) -> LogConnection:
     """The seat of this process at its own engine; nothing is opened or written before it is used."""
 
     async def open_log() -> EventLog:
@@ -192,7 +192,7 @@ def process_seat(settings: Settings) -> LogSeat:
     async def open_kv() -> KeyValue:
         return (await get_engine()).kv
 
-    return LogSeat(open_log=open_log, claim=claim, open_kv=open_kv)
+    return LogConnection(open_log=open_log, claim=claim, open_kv=open_kv)
 
 
 def _claim(settings: Settings) -> Identity:
@@ -212,7 +212,7 @@ _RETRY_S = 1.0
 _DONE_MAX = 10_000  # events handled behind one that could be neither handled nor stored as a dead letter
 
 
-class CursorBook:
+class CursorStore:
     """Restores cursors, records them soon after they move, and reports what retention took away."""
 
     def __init__(

@@ -11,7 +11,7 @@ import structlog
 from ringrift.errors import RingRiftError
 from ringrift.events.dead_letter_queue import ProcessDeadLetters
 from ringrift.events.event import EventSource, RouterEvent, get_event_payload
-from ringrift.events.positions import process_seat
+from ringrift.events.positions import process_log_connection
 from ringrift.events.subscriptions import Callback, SubscriptionHandle
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.process import process_scope
@@ -54,7 +54,9 @@ def get_router() -> UnifiedEventRouter:
 
 def _make_router() -> UnifiedEventRouter:
     settings = get_settings()
-    around = Surroundings(settings=settings, seat=process_seat(settings), dead_letters=ProcessDeadLetters())
+    around = Surroundings(
+        settings=settings, log_connection=process_log_connection(settings), dead_letters=ProcessDeadLetters()
+    )
     return UnifiedEventRouter(surroundings=around)
 
 

@@ -358,7 +358,7 @@ def overflow_of(event: RouterEvent, subscription: Subscription) -> Failure:
 # Where the end of a delivery is written down: handled, failed and kept, or given up.
 
 
-class FailureDesk(Protocol):
+class FailureReceiver(Protocol):
     """Takes failures in; *kept* is called with each that will not be lost."""
 
     async def report(self, failure: Failure, kept: Callable[[Failure], None]) -> None: ...
@@ -371,17 +371,19 @@ class FailureDesk(Protocol):
 class Outcomes:
     """Hands failures to *desk*; *handled* hears which event of the log a subscription is through with."""
 
-    def __init__(self, desk: FailureDesk, *, handled: Callable[[RouterEvent, Subscription], None]) -> None:
-        self._desk, self.handled = desk, handled
+    def __init__(
+        self, desk: FailureReceiver, *, handled: Callable[[RouterEvent, Subscription], None]
+    ) -> None:
+        self._receiver, self.handled = desk, handled
 
     async def report_all(self, failures: Sequence[Failure]) -> None:
         for failure in failures:
-            await self._desk.report(failure, self._kept)
+            await self._receiver.report(failure, self._kept)
 
     def record_now(self, failures: Sequence[Failure]) -> None:
         """As `report_all`, for a task that is being cancelled and cannot wait any more."""
         for failure in failures:
-            if self._desk.report_now(failure):
+            if self._receiver.report_now(failure):
                 self._kept(failure)
 
     def record_cancelled(self, delivery: Delivery) -> None:

@@ -21,7 +21,7 @@ from ringrift.events.catalog.names import delivered_as, resolve
 from ringrift.events.cross_process import CrossProcess
 from ringrift.events.delivery import Dispatcher
 from ringrift.events.event import EventSource, RouterEvent, current_event
-from ringrift.events.positions import LogSeat
+from ringrift.events.positions import LogConnection
 from ringrift.events.router_loop import STOP_S, HandedWork, Publish, RouterLoop, publish_and_wait
 from ringrift.events.router_reports import (
     REPORTS_OF_FAILURE,
@@ -57,7 +57,7 @@ class Surroundings:
 
     runtime: Runtime = field(default_factory=system_runtime)
     settings: Settings = field(default_factory=get_settings)
-    seat: LogSeat | None = None
+    log_connection: LogConnection | None = None
     dead_letters: DeadLetterSink | None = None
 
 
@@ -161,9 +161,9 @@ class UnifiedEventRouter:
             is_ending=self._home.is_ending,
         )
         self._crossing: CrossProcess | None = None
-        if enable_cross_process_polling and around.seat is not None:
+        if enable_cross_process_polling and around.log_connection is not None:
             self._crossing = CrossProcess(
-                around.seat,
+                around.log_connection,
                 table=self._table,
                 dispatcher=self._dispatcher,
                 is_ending=self._home.is_ending,

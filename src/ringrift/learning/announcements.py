@@ -37,7 +37,14 @@ from ringrift.learning.facts.records import ModelState, ShardState
 from ringrift.learning.facts.results import OUTSIDE
 from ringrift.learning.facts.state import ConfigState, OpenJob, stage_of
 from ringrift.learning.facts.trust import are_games_recalled
-from ringrift.learning.job_announcements import ENDED, FAILED, ISSUED, Announcement, Scene, blob_path
+from ringrift.learning.job_announcements import (
+    ENDED,
+    FAILED,
+    ISSUED,
+    Announcement,
+    AnnouncementContext,
+    blob_path,
+)
 
 # What is told when a model was accepted, refused or taken back.
 
@@ -52,45 +59,45 @@ def tier_of(rating: float) -> str:
     return next((name for at_least, name in (*TIERS, *TIERS_LOW) if rating >= at_least), _UNRANKED)
 
 
-def staged(scene: Scene, fact: Staged) -> list[Announcement]:
-    return [_candidate(scene, fact.model)]
+def staged(context: AnnouncementContext, fact: Staged) -> list[Announcement]:
+    return [_candidate(context, fact.model)]
 
 
-def promoted(scene: Scene, fact: Promoted) -> list[Announcement]:
-    config, model = scene.config, fact.model
+def promoted(context: AnnouncementContext, fact: Promoted) -> list[Announcement]:
+    config, model = context.config, fact.model
     about = {"config_key": config, "model_id": model}
-    elo = scene.rating(model)
+    elo = context.rating(model)
     change = {**about, "model_path": blob_path(model), "elo": elo, "reason": fact.reason}
     if fact.previous is not None:
-        before = scene.rating(fact.previous)
+        before = context.rating(fact.previous)
         change |= {"previous_elo": before, "elo_gain": elo - before, "supersedes": fact.previous}
-    was = {state for _, state, _ in scene.state.models[model].history}
+    was = {state for _, state, _ in context.state.models[model].history}
     told = [
-        *_verdict(scene, model, passed=True),
-        *([] if ModelState.STAGING in was else [_candidate(scene, model)]),
+        *_verdict(context, model, passed=True),
+        *([] if ModelState.STAGING in was else [_candidate(context, model)]),
         ("PROMOTION_STARTED", about),
         ("MODEL_PROMOTED", change),
     ]
-    old = _UNRANKED if fact.previous is None else tier_of(scene.rating(fact.previous))
-    if (new := tier_of(elo)) != old and model in scene.ratings:
+    old = _UNRANKED if fact.previous is None else tier_of(context.rating(fact.previous))
+    if (new := tier_of(elo)) != old and model in context.ratings:
         told.append(("TIER_PROMOTION", {**about, "old_tier": old, "new_tier": new, "elo": elo}))
-    return [*told, _iteration(scene, model, was_promoted=True)]
+    return [*told, _iteration(context, model, was_promoted=True)]
 
 
-def rejected(scene: Scene, fact: Rejected) -> list[Announcement]:
+def rejected(context: AnnouncementContext, fact: Rejected) -> list[Announcement]:
     refused: dict[str, Any] = {"model_id": fact.model, "reason": fact.reason, "gate": fact.gate}
-    if scene.state.champion is not None:
-        refused["elo_improvement"] = scene.rating(fact.model) - scene.champion_rating()
+    if context.state.champion is not None:
+        refused["elo_improvement"] = context.rating(fact.model) - context.champion_rating()
     return [
-        *_verdict(scene, fact.model, passed=False),
-        ("PROMOTION_REJECTED", {"config_key": scene.config, **refused}),
-        _iteration(scene, fact.model, was_promoted=False),
+        *_verdict(context, fact.model, passed=False),
+        ("PROMOTION_REJECTED", {"config_key": context.config, **refused}),
+        _iteration(context, fact.model, was_promoted=False),
     ]
 
 
-def rolled_back(scene: Scene, fact: RolledBack) -> list[Announcement]:
+def rolled_back(context: AnnouncementContext, fact: RolledBack) -> list[Announcement]:
     back = {
-        "config_key": scene.config,
+        "config_key": context.config,
         "from_model_id": fact.model,
         "to_model_id": fact.restored or "",
         "reason": fact.reason,
@@ -99,9 +106,9 @@ def rolled_back(scene: Scene, fact: RolledBack) -> list[Announcement]:
     return [("PROMOTION_ROLLED_BACK", back)]
 
 
-def _verdict(scene: Scene, model: str, *, passed: bool) -> list[Announcement]:
+def _verdict(context: AnnouncementContext, model: str, *, passed: bool) -> list[Announcement]:
     """A verdict without games is none, so nothing is told of one."""
-    matches = scene.matches_of(model, "promotion")
+    matches = context.matches_of(model, "promotion")
     games = sum(match.games for match in matches)
     if not games:
         return []
@@ -112,10 +119,10 @@ def _verdict(scene: Scene, model: str, *, passed: bool) -> list[Announcement]:
         found["wins"] += match.wins
         found["points"] += match.score * match.games
     payload = {
-        "config_key": scene.config,
+        "config_key": context.config,
         "model_id": model,
         "model_path": blob_path(model),
-        "elo": scene.rating(model),
+        "elo": context.rating(model),
         "win_rate": sum(match.score * match.games for match in matches) / games,
         "games_played": games,
         "opponent_results": by_opponent,
@@ -128,17 +135,17 @@ def _verdict(scene: Scene, model: str, *, passed: bool) -> list[Announcement]:
     return [("EVALUATION_COMPLETED", payload)]
 
 
-def _candidate(scene: Scene, model: str) -> Announcement:
-    about = {"config_key": scene.config, "model_id": model, "model_path": blob_path(model)}
-    return ("PROMOTION_CANDIDATE", {**about, "elo": scene.rating(model)})
+def _candidate(context: AnnouncementContext, model: str) -> Announcement:
+    about = {"config_key": context.config, "model_id": model, "model_path": blob_path(model)}
+    return ("PROMOTION_CANDIDATE", {**about, "elo": context.rating(model)})
 
 
-def _iteration(scene: Scene, model: str, *, was_promoted: bool) -> Announcement:
+def _iteration(context: AnnouncementContext, model: str, *, was_promoted: bool) -> Announcement:
     """One turn of the loop: from a model's training to the decision about it."""
-    found = scene.state.models.get(model)
-    turn = {"config_key": scene.config, "iteration": scene.number(model), "success": True}
+    found = context.state.models.get(model)
+    turn = {"config_key": context.config, "iteration": context.number(model), "success": True}
     if found is not None:
-        turn["duration_seconds"] = max(0.0, scene.at_s - found.made_s)
+        turn["duration_seconds"] = max(0.0, context.at_s - found.made_s)
     return ("ITERATION_COMPLETED", {**turn, "metadata": {"model_id": model, "promoted": was_promoted}})
 
 
@@ -199,24 +206,24 @@ def events_of(fact: AnyFact, state: ConfigState) -> list[Announcement]:
 
     *state* has taken in *fact*, and nothing after it.
     """
-    scene = Scene(state, fact.at_s)
+    context = AnnouncementContext(state, fact.at_s)
     if isinstance(fact, JobEnded):
         # Without a job this end was noted before, and told then.
-        return [] if state.last_ended is None else _ended(scene, state.last_ended, fact)
-    tell = cast("Callable[[Scene, AnyFact], list[Announcement]]", _TELL[type(fact)])
-    return tell(scene, fact)
+        return [] if state.last_ended is None else _ended(context, state.last_ended, fact)
+    tell = cast("Callable[[AnnouncementContext, AnyFact], list[Announcement]]", _TELL[type(fact)])
+    return tell(context, fact)
 
 
-def _issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
+def _issued(context: AnnouncementContext, fact: JobIssued) -> list[Announcement]:
     if fact.order.purpose == OUTSIDE:
         return []  # whoever did it told it
-    about = {"work_id": fact.job_id, "work_type": fact.kind, "config_key": scene.config}
-    queued = {**about, "priority": fact.priority, "queue_depth": len(scene.state.open_jobs)}
+    about = {"work_id": fact.job_id, "work_type": fact.kind, "config_key": context.config}
+    queued = {**about, "priority": fact.priority, "queue_depth": len(context.state.open_jobs)}
     tell = ISSUED.get(stage_of(fact.kind, fact.order.purpose))
-    return [("WORK_QUEUED", queued), *([] if tell is None else tell(scene, fact))]
+    return [("WORK_QUEUED", queued), *([] if tell is None else tell(context, fact))]
 
 
-def _ended(scene: Scene, job: OpenJob, fact: JobEnded) -> list[Announcement]:
+def _ended(context: AnnouncementContext, job: OpenJob, fact: JobEnded) -> list[Announcement]:
     about = {"work_id": job.job_id, "work_type": job.kind}
     if job.order.purpose == OUTSIDE:
         return []  # whoever did it told it
@@ -226,34 +233,34 @@ def _ended(scene: Scene, job: OpenJob, fact: JobEnded) -> list[Announcement]:
     if report is None:
         error = fact.error or "it failed and left no message"
         broken = FAILED.get(job.stage)
-        told = [] if broken is None else broken(scene, job, error)
+        told = [] if broken is None else broken(context, job, error)
         if LEASE_RAN_OUT not in error:
             return told  # its worker told the failure
         failed = {
             **about,
             "error": error,
-            "attempts": scene.failures_of(job.stage),
-            "config_key": scene.config,
+            "attempts": context.failures_of(job.stage),
+            "config_key": context.config,
         }
         return [("WORK_FAILED", failed), *told]
     tell = ENDED.get(job.stage)
-    return [] if tell is None else tell(scene, job, report)
+    return [] if tell is None else tell(context, job, report)
 
 
-def _archived(_scene: Scene, _fact: Archived) -> list[Announcement]:
+def _archived(_scene: AnnouncementContext, _fact: Archived) -> list[Announcement]:
     """Nobody waits for an archived model."""
     return []
 
 
-def _generator_moved(_scene: Scene, _fact: GeneratorMoved) -> list[Announcement]:
+def _generator_moved(_scene: AnnouncementContext, _fact: GeneratorMoved) -> list[Announcement]:
     """The orders of games name it; what is published has not changed."""
     return []
 
 
-def _training_reset(scene: Scene, fact: TrainingReset) -> list[Announcement]:
-    model, newest = scene.state.models[fact.model], scene.state.newest_model
+def _training_reset(context: AnnouncementContext, fact: TrainingReset) -> list[Announcement]:
+    model, newest = context.state.models[fact.model], context.state.newest_model
     completed = {
-        "config_key": scene.config,
+        "config_key": context.config,
         "model_id": fact.model,
         "checkpoint_path": blob_path(model.checkpoint or fact.model),
         "rollback_from": "" if newest is None else newest.digest,
@@ -262,44 +269,44 @@ def _training_reset(scene: Scene, fact: TrainingReset) -> list[Announcement]:
     return [("TRAINING_ROLLBACK_COMPLETED", completed)]
 
 
-def _recalled(scene: Scene, fact: Recalled) -> list[Announcement]:
+def _recalled(context: AnnouncementContext, fact: Recalled) -> list[Announcement]:
     """How often the rows of the shards it is about are drawn from now on: never, or as before."""
-    state = scene.state
+    state = context.state
     about = msgspec.structs.replace(fact, withdrawn=False)
     shards = [each for each in state.shards.values() if are_games_recalled([about], each, state.unfinished)]
     if not shards:
         return []
     drawn = {each.digest: 0.0 if each.state is ShardState.RECALLED else 1.0 for each in shards}
     updated = {
-        "config_key": scene.config,
+        "config_key": context.config,
         "samples_updated": sum(each.rows for each in shards),
         "priorities": dict(islice(drawn.items(), PRIORITIES_MAX)),
     }
     return [("PER_PRIORITIES_UPDATED", updated)]
 
 
-def _blocked(_scene: Scene, _fact: Blocked) -> list[Announcement]:
+def _blocked(_scene: AnnouncementContext, _fact: Blocked) -> list[Announcement]:
     """What waits and why is shown; those who hold something back tell it."""
     return []
 
 
-def _noted(_scene: Scene, _fact: Noted) -> list[Announcement]:
+def _noted(_scene: AnnouncementContext, _fact: Noted) -> list[Announcement]:
     """Whoever noted it tells it."""
     return []
 
 
-def _set_aside(scene: Scene, fact: WorkerSetAside) -> list[Announcement]:
+def _set_aside(context: AnnouncementContext, fact: WorkerSetAside) -> list[Announcement]:
     message = f"{fact.worker} gets no work: {fact.reason}"
     alert = {"alert_type": "worker_set_aside", "severity": "warning", "message": message}
-    return [("DATA_QUALITY_ALERT", {"config_key": scene.config, **alert})]
+    return [("DATA_QUALITY_ALERT", {"config_key": context.config, **alert})]
 
 
-def _resumed(_scene: Scene, _fact: WorkerResumed) -> list[Announcement]:
+def _resumed(_scene: AnnouncementContext, _fact: WorkerResumed) -> list[Announcement]:
     """Whoever resumed it knows."""
     return []
 
 
-_TELL: dict[type, Callable[[Scene, Any], list[Announcement]]] = {
+_TELL: dict[type, Callable[[AnnouncementContext, Any], list[Announcement]]] = {
     JobIssued: _issued,
     Staged: staged,
     Promoted: promoted,

@@ -48,7 +48,7 @@ from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, outlook, rules_note
 from ringrift.learning.plan.stages import CASCADE_TRAINING, LEVERS, is_stopped, slot_note, stages_note
 from ringrift.learning.requests import (
-    RecallWishes,
+    RecallRequests,
     StandingRequests,
     changes_standing,
     is_news,
@@ -153,7 +153,7 @@ class Controller:
         self._held: dict[str, Block] = {}  # kind: why the machine may not take more of it, and until when
         self._pauses, self._pauses_read = Pauses(engine.kv), ReadPauses()
         self._champions = ChampionPointers(engine.kv)
-        self._recalls = RecallWishes(engine.kv)
+        self._recalls = RecallRequests(engine.kv)
         self._requests = StandingRequests(engine.kv)
         self._told_aside: dict[str, SetAside] | None = None  # None: what the last run told is not known
         self._ledgers: dict[str, Ledger] = {}

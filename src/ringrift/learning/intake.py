@@ -44,7 +44,7 @@ from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 from ringrift.work.job.orders import SEALED_JOB, USER_PROGRAM, JobArtifact, JobOrder, JobReport, SealedJob
-from ringrift.work.stages import get_bell
+from ringrift.work.stages import get_loop_waker
 
 FOLDER = "intake"  # in the data folder: copies on their way into the blobs
 FILE_BYTES_MAX = 4 << 30
@@ -168,7 +168,7 @@ class FileIntake:
         report = self._report(state, event.payload, job, artifacts, fields)
         await self._engine.blobs.put(copy.path)
         await self._note(state.config, job, report)
-        get_bell().ring_for(event)
+        get_loop_waker().ring_for(event)
         return True
 
     # --- the file -------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def blob_path(digest: str) -> str:
 
 
 @dataclass(frozen=True)
-class Scene:
+class AnnouncementContext:
     """One moment of one config."""
 
     state: ConfigState
@@ -98,38 +98,38 @@ ANOMALY_RUNS_MIN = 5
 TREND_SHARE = 0.01  # a change of the loss below this is no trend
 
 
-def trained(scene: Scene, job: OpenJob, report: JobReport) -> list[Announcement]:
+def trained(context: AnnouncementContext, job: OpenJob, report: JobReport) -> list[Announcement]:
     """All that a finished training says, the completion last: what it says is known by then."""
-    model = next((each for each in scene.state.models.values() if each.job_id == job.job_id), None)
+    model = next((each for each in context.state.models.values() if each.job_id == job.job_id), None)
     if model is None:
         return []
-    loss, earlier = loss_of(report.fields), _losses_before(scene, model)
-    passes = _epochs(scene, job, model, report)
-    told = [*_checkpoints(scene, model, report, loss, passes)]
+    loss, earlier = loss_of(report.fields), _losses_before(context, model)
+    passes = _epochs(context, job, model, report)
+    told = [*_checkpoints(context, model, report, loss, passes)]
     if loss is not None:
-        told += _early_stop(scene, report, loss, passes)
-        told += _anomaly(scene, loss, earlier, passes)
-        told += _trend(scene, loss, earlier, passes)
-    return [*told, _completed(scene, job, model, report, passes), _next_target(scene)]
+        told += _early_stop(context, report, loss, passes)
+        told += _anomaly(context, loss, earlier, passes)
+        told += _trend(context, loss, earlier, passes)
+    return [*told, _completed(context, job, model, report, passes), _next_target(context)]
 
 
-def training_failed(scene: Scene, job: OpenJob, error: str) -> list[Announcement]:
-    took_s = max(0.0, scene.at_s - job.issued_s)
-    failed = {"config_key": scene.config, "job_id": job.job_id, "error": error, "duration_seconds": took_s}
+def training_failed(context: AnnouncementContext, job: OpenJob, error: str) -> list[Announcement]:
+    took_s = max(0.0, context.at_s - job.issued_s)
+    failed = {"config_key": context.config, "job_id": job.job_id, "error": error, "duration_seconds": took_s}
     return [("TRAINING_FAILED", failed)]
 
 
-def _losses_before(scene: Scene, model: Model) -> list[float]:
-    older = [each for each in scene.state.models.values() if each.number < model.number]
+def _losses_before(context: AnnouncementContext, model: Model) -> list[float]:
+    older = [each for each in context.state.models.values() if each.number < model.number]
     return [loss for each in older if (loss := loss_of(each.losses)) is not None]
 
 
-def _epochs(scene: Scene, job: OpenJob, model: Model, report: JobReport) -> float | None:
+def _epochs(context: AnnouncementContext, job: OpenJob, model: Model, report: JobReport) -> float | None:
     """Passes over the rows: as the job says, else by the rows it was given; None if neither is known."""
     said = report.fields.get("epochs")
     if isinstance(said, int | float) and not isinstance(said, bool):
         return float(said)
-    known = scene.state.samples
+    known = context.state.samples
     rows = sum(known[digest].rows for digest in model.sample_files if digest in known)
     seen = _steps(report) * int(job.order.params.get("batch", 0))
     return round(seen / rows, 3) if rows and seen else None
@@ -139,16 +139,16 @@ def _steps(report: JobReport) -> int:
     return int(report.fields.get("steps", 0))
 
 
-def _at(scene: Scene, passes: float | None) -> dict[str, Any]:
+def _at(context: AnnouncementContext, passes: float | None) -> dict[str, Any]:
     """The config, and in which pass over its rows a training was, counted from 1."""
-    about: dict[str, Any] = {"config_key": scene.config}
+    about: dict[str, Any] = {"config_key": context.config}
     return about if passes is None else {**about, "epoch": max(1, math.ceil(passes))}
 
 
 def _checkpoints(
-    scene: Scene, model: Model, report: JobReport, loss: float | None, passes: float | None
+    context: AnnouncementContext, model: Model, report: JobReport, loss: float | None, passes: float | None
 ) -> list[Announcement]:
-    saved = {**_at(scene, passes), "checkpoint_path": blob_path(model.digest)}
+    saved = {**_at(context, passes), "checkpoint_path": blob_path(model.digest)}
     if steps := _steps(report):
         saved["step"] = steps
     if loss is not None:
@@ -156,17 +156,19 @@ def _checkpoints(
     told: list[Announcement] = [("CHECKPOINT_SAVED", saved)]
     if model.parent is None:
         return told
-    loaded = {"config_key": scene.config, "checkpoint_path": blob_path(model.parent)}
+    loaded = {"config_key": context.config, "checkpoint_path": blob_path(model.parent)}
     return [("CHECKPOINT_LOADED", loaded), *told]
 
 
-def _early_stop(scene: Scene, report: JobReport, loss: float, passes: float | None) -> list[Announcement]:
+def _early_stop(
+    context: AnnouncementContext, report: JobReport, loss: float, passes: float | None
+) -> list[Announcement]:
     ended = str(report.fields.get("ended", ALL_STEPS))
     if ended == ALL_STEPS:
         return []
     steps, best = _steps(report), int(report.fields.get("best_step", 0))
     last = _whole_loss(report.fields.get("held"))
-    stopped = {**_at(scene, passes), "best_loss": loss, "reason": ended}
+    stopped = {**_at(context, passes), "best_loss": loss, "reason": ended}
     if last is not None:
         stopped["final_loss"] = last
     if passes is not None and steps:
@@ -174,7 +176,9 @@ def _early_stop(scene: Scene, report: JobReport, loss: float, passes: float | No
     return [("TRAINING_EARLY_STOPPED", stopped)]
 
 
-def _anomaly(scene: Scene, loss: float, earlier: Sequence[float], passes: float | None) -> list[Announcement]:
+def _anomaly(
+    context: AnnouncementContext, loss: float, earlier: Sequence[float], passes: float | None
+) -> list[Announcement]:
     if len(earlier) < ANOMALY_RUNS_MIN:
         return []
     mean, deviation = statistics.fmean(earlier), statistics.stdev(earlier)
@@ -183,10 +187,12 @@ def _anomaly(scene: Scene, loss: float, earlier: Sequence[float], passes: float 
     anomaly = {"current_loss": loss, "avg_loss": mean}
     if mean > 0:
         anomaly["anomaly_ratio"] = loss / mean
-    return [("TRAINING_LOSS_ANOMALY", {**_at(scene, passes), **anomaly})]
+    return [("TRAINING_LOSS_ANOMALY", {**_at(context, passes), **anomaly})]
 
 
-def _trend(scene: Scene, loss: float, earlier: Sequence[float], passes: float | None) -> list[Announcement]:
+def _trend(
+    context: AnnouncementContext, loss: float, earlier: Sequence[float], passes: float | None
+) -> list[Announcement]:
     """Told when it flips, not with every training."""
     if not earlier:
         return []
@@ -196,7 +202,7 @@ def _trend(scene: Scene, loss: float, earlier: Sequence[float], passes: float | 
         return []
     change = {"trend": now, "current_loss": loss, "previous_loss": earlier[-1]}
     change["improvement_rate"] = earlier[-1] - loss
-    return [("TRAINING_LOSS_TREND", {**_at(scene, passes), **change})]
+    return [("TRAINING_LOSS_TREND", {**_at(context, passes), **change})]
 
 
 def _direction(before: float, after: float) -> str:
@@ -206,11 +212,11 @@ def _direction(before: float, after: float) -> str:
 
 
 def _completed(
-    scene: Scene, job: OpenJob, model: Model, report: JobReport, passes: float | None
+    context: AnnouncementContext, job: OpenJob, model: Model, report: JobReport, passes: float | None
 ) -> Announcement:
-    samples = scene.state.samples.get(model.samples)
+    samples = context.state.samples.get(model.samples)
     completed = {
-        "config_key": scene.config,
+        "config_key": context.config,
         "job_id": job.job_id,
         "success": True,
         "model_path": blob_path(model.digest),
@@ -250,22 +256,22 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _next_target(scene: Scene) -> Announcement:
+def _next_target(context: AnnouncementContext) -> Announcement:
     """What self-play has to bring before the next training."""
-    state = scene.state
+    state = context.state
     missing = rows_missing(state.bucket, state.bucket_rules, rows_total=state.rows, has_model=True)
     games = round(missing * state.games / state.rows) if state.rows else 0
     target = {"target_games": state.games + games, "extra_games": games}
     reason = f"the next training waits for {missing:,} more rows"
-    return ("SELFPLAY_TARGET_UPDATED", {"config_key": scene.config, **target, "reason": reason})
+    return ("SELFPLAY_TARGET_UPDATED", {"config_key": context.config, **target, "reason": reason})
 
 
 # Every kind of job and its events.
 
 
-Issued = Callable[[Scene, JobIssued], list[Announcement]]
-Ended = Callable[[Scene, OpenJob, JobReport], list[Announcement]]
-Failed = Callable[[Scene, OpenJob, str], list[Announcement]]
+Issued = Callable[[AnnouncementContext, JobIssued], list[Announcement]]
+Ended = Callable[[AnnouncementContext, OpenJob, JobReport], list[Announcement]]
+Failed = Callable[[AnnouncementContext, OpenJob, str], list[Announcement]]
 
 _REPORT_SUFFIX = ".report.json"
 
@@ -273,11 +279,11 @@ _REPORT_SUFFIX = ".report.json"
 # --- games ------------------------------------------------------------------------------------------------
 
 
-def _selfplay_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
+def _selfplay_issued(context: AnnouncementContext, fact: JobIssued) -> list[Announcement]:
     batch = {
         "batch_id": fact.job_id,
         "batch_type": "selfplay",
-        "config_key": scene.config,
+        "config_key": context.config,
         "target_nodes": [],  # whoever claims it
     }
     return [
@@ -286,14 +292,14 @@ def _selfplay_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
     ]
 
 
-def _selfplay_ended(scene: Scene, job: OpenJob, report: JobReport) -> list[Announcement]:
+def _selfplay_ended(context: AnnouncementContext, job: OpenJob, report: JobReport) -> list[Announcement]:
     shards = _artifacts(report, "shard")
     created: list[Announcement] = [
         (
             "DATABASE_CREATED",
             {
                 "db_path": blob_path(shard.digest),
-                "config_key": scene.config,
+                "config_key": context.config,
                 "node_id": report.node,
                 "engine_mode": "search",
             },
@@ -301,7 +307,7 @@ def _selfplay_ended(scene: Scene, job: OpenJob, report: JobReport) -> list[Annou
         for shard in shards
     ]
     complete = {
-        **_selfplay_task(scene, job),
+        **_selfplay_task(context, job),
         "node_id": report.node,
         "games_generated": _total(shards, "games"),
         "success": True,
@@ -310,42 +316,42 @@ def _selfplay_ended(scene: Scene, job: OpenJob, report: JobReport) -> list[Annou
     return [*created, ("SELFPLAY_COMPLETE", complete)]
 
 
-def _selfplay_failed(scene: Scene, job: OpenJob, error: str) -> list[Announcement]:
-    failed = {**_selfplay_task(scene, job), "games_generated": 0, "success": False, "error": error}
+def _selfplay_failed(context: AnnouncementContext, job: OpenJob, error: str) -> list[Announcement]:
+    failed = {**_selfplay_task(context, job), "games_generated": 0, "success": False, "error": error}
     return [("SELFPLAY_COMPLETE", failed)]
 
 
-def _selfplay_task(scene: Scene, job: OpenJob) -> dict[str, object]:
+def _selfplay_task(context: AnnouncementContext, job: OpenJob) -> dict[str, object]:
     return {
-        "config_key": scene.config,
+        "config_key": context.config,
         "task_id": job.job_id,
         "selfplay_type": "gpu_selfplay" if job.order.gpu else "canonical",
-        "iteration": len(scene.state.models),
+        "iteration": len(context.state.models),
     }
 
 
-def _validate_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
-    return [("QUALITY_CHECK_REQUESTED", {"config_key": scene.config, "reason": fact.reason})]
+def _validate_issued(context: AnnouncementContext, fact: JobIssued) -> list[Announcement]:
+    return [("QUALITY_CHECK_REQUESTED", {"config_key": context.config, "reason": fact.reason})]
 
 
-def _validate_ended(scene: Scene, job: OpenJob, report: JobReport) -> list[Announcement]:
+def _validate_ended(context: AnnouncementContext, job: OpenJob, report: JobReport) -> list[Announcement]:
     """Games are new when the rules agreed with them, not before."""
     told = [_cpu_job(job, report)]
     shards = [
-        scene.state.shards[digest] for digest in job.order.inputs.values() if digest in scene.state.shards
+        context.state.shards[digest] for digest in job.order.inputs.values() if digest in context.state.shards
     ]
     accepted = sum(shard.games for shard in shards)
     if accepted:
-        games = {"new_games": accepted, "total_games": scene.state.games}
-        told.append(("NEW_GAMES_AVAILABLE", {"config_key": scene.config, "node_id": report.node, **games}))
-    if (reached := _threshold(scene, rows=sum(shard.rows for shard in shards))) is not None:
+        games = {"new_games": accepted, "total_games": context.state.games}
+        told.append(("NEW_GAMES_AVAILABLE", {"config_key": context.config, "node_id": report.node, **games}))
+    if (reached := _threshold(context, rows=sum(shard.rows for shard in shards))) is not None:
         told.append(reached)
     return told
 
 
-def _threshold(scene: Scene, *, rows: int) -> Announcement | None:
+def _threshold(context: AnnouncementContext, *, rows: int) -> Announcement | None:
     """Told once: by the rows with which the steps for a training were earned."""
-    state, rules = scene.state, scene.state.bucket_rules
+    state, rules = context.state, context.state.bucket_rules
     has_model = bool(state.models)
     steps = steps_to_train(state.bucket, rules, rows_total=state.rows, has_model=has_model)
     earned_before = state.bucket.available - rows * rules.steps_per_row
@@ -357,16 +363,16 @@ def _threshold(scene: Scene, *, rows: int) -> Announcement | None:
     threshold = rules.chunk_steps if has_model else rules.rows_first_min
     reason = f"new rows have earned {steps:,} sample-steps"
     reached = {"sample_count": state.rows, "threshold": threshold, "reason": reason}
-    return ("TRAINING_THRESHOLD_REACHED", {"config_key": scene.config, **reached})
+    return ("TRAINING_THRESHOLD_REACHED", {"config_key": context.config, **reached})
 
 
 # --- samples ----------------------------------------------------------------------------------------------
 
 
-def _export_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
+def _export_issued(context: AnnouncementContext, fact: JobIssued) -> list[Announcement]:
     shards = _shards_of(fact.order)
-    games = sum(scene.state.shards[digest].games for digest in shards if digest in scene.state.shards)
-    config = {"config_key": scene.config}
+    games = sum(context.state.shards[digest].games for digest in shards if digest in context.state.shards)
+    config = {"config_key": context.config}
     told: list[Announcement] = [
         ("EXPORT_TRIGGERED", {**config, "threshold_met": True, "games_synced": games}),
         ("NPZ_EXPORT_STARTED", {**config, "job_id": fact.job_id, "games_planned": games}),
@@ -374,13 +380,13 @@ def _export_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
     return [*told, ("NPZ_COMBINATION_STARTED", config)] if len(shards) > 1 else told
 
 
-def _export_ended(scene: Scene, job: OpenJob, report: JobReport) -> list[Announcement]:
+def _export_ended(context: AnnouncementContext, job: OpenJob, report: JobReport) -> list[Announcement]:
     files, shards = _artifacts(report, "samples"), _shards_of(job.order)
     if not files:
         return [_cpu_job(job, report)]
     rows, path = _total(files, "rows"), blob_path(files[-1].digest)
     exported = {
-        "config_key": scene.config,
+        "config_key": context.config,
         "output_path": path,
         "samples_exported": rows,
         "games_exported": _total(files, "games"),
@@ -388,23 +394,23 @@ def _export_ended(scene: Scene, job: OpenJob, report: JobReport) -> list[Announc
         "success": True,
     }
     combined = {
-        "config_key": scene.config,
+        "config_key": context.config,
         "output_path": path,
         "total_samples": rows,
         "source_files": len(shards),
         "quality_weighted": False,
     }
-    buffer = {"config_key": scene.config, "buffer_path": path, "samples": rows}
+    buffer = {"config_key": context.config, "buffer_path": path, "samples": rows}
     told = [_cpu_job(job, report), ("NPZ_EXPORT_COMPLETE", exported)]
     if len(shards) > 1:
         told.append(("NPZ_COMBINATION_COMPLETE", combined))
     return [*told, ("PER_BUFFER_REBUILT", buffer)]
 
 
-def _export_failed(scene: Scene, job: OpenJob, error: str) -> list[Announcement]:
-    told = _cpu_job_failed(scene, job, error)
+def _export_failed(context: AnnouncementContext, job: OpenJob, error: str) -> list[Announcement]:
+    told = _cpu_job_failed(context, job, error)
     if len(_shards_of(job.order)) > 1:
-        told.append(("NPZ_COMBINATION_FAILED", {"config_key": scene.config, "error": error}))
+        told.append(("NPZ_COMBINATION_FAILED", {"config_key": context.config, "error": error}))
     return told
 
 
@@ -413,50 +419,50 @@ def _cpu_job(job: OpenJob, report: JobReport) -> Announcement:
     return ("CPU_PIPELINE_JOB_COMPLETED", {**about, "duration_seconds": report.wall_s})
 
 
-def _cpu_job_failed(scene: Scene, job: OpenJob, error: str) -> list[Announcement]:
+def _cpu_job_failed(context: AnnouncementContext, job: OpenJob, error: str) -> list[Announcement]:
     about = {"job_id": job.job_id, "job_type": job.kind, "node_id": "", "success": False}
-    took_s = max(0.0, scene.at_s - job.issued_s)
+    took_s = max(0.0, context.at_s - job.issued_s)
     return [("CPU_PIPELINE_JOB_COMPLETED", {**about, "duration_seconds": took_s, "error": error})]
 
 
 # --- training and matches ---------------------------------------------------------------------------------
 
 
-def _train_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
-    known = scene.state.samples
+def _train_issued(context: AnnouncementContext, fact: JobIssued) -> list[Announcement]:
+    known = context.state.samples
     files = [known[digest] for digest in fact.order.inputs.values() if digest in known]
     triggered = {
-        "config_key": scene.config,
+        "config_key": context.config,
         "samples": sum(samples.rows for samples in files),
         "job_id": fact.job_id,
         "trigger_reason": fact.reason,
-        "iteration": len(scene.state.models) + 1,
+        "iteration": len(context.state.models) + 1,
     }
     return [("TRAINING_TRIGGERED", triggered)]
 
 
-def _evaluate_issued(scene: Scene, fact: JobIssued) -> list[Announcement]:
+def _evaluate_issued(context: AnnouncementContext, fact: JobIssued) -> list[Announcement]:
     """A candidate's evaluation starts with its first games; further ones only add to them."""
     model, _ = participant(str(fact.order.params["candidate"]), fact.order.inputs)
-    if fact.order.purpose != "promotion" or scene.matches_of(model, "promotion"):
+    if fact.order.purpose != "promotion" or context.matches_of(model, "promotion"):
         return []
     games = sum(ordered_games(fact.order.params).values())
-    about = {"config_key": scene.config, "model_id": model, "model_path": blob_path(model)}
+    about = {"config_key": context.config, "model_id": model, "model_path": blob_path(model)}
     return [("EVALUATION_STARTED", {**about, "games_planned": games})]
 
 
-def _evaluate_ended(scene: Scene, job: OpenJob, _report: JobReport) -> list[Announcement]:
+def _evaluate_ended(context: AnnouncementContext, job: OpenJob, _report: JobReport) -> list[Announcement]:
     """More games of a candidate are progress; the verdict comes with the decision about it."""
     model, _ = participant(str(job.order.params["candidate"]), job.order.inputs)
-    new = [match for match in scene.state.matches if match.job_id == job.job_id]
+    new = [match for match in context.state.matches if match.job_id == job.job_id]
     games = sum(match.games for match in new)
     if not games:
         return []
     if job.order.purpose == "promotion":
-        matches = scene.matches_of(model, "promotion")
+        matches = context.matches_of(model, "promotion")
         played, wins = sum(match.games for match in matches), sum(match.wins for match in matches)
         progress = {
-            "config_key": scene.config,
+            "config_key": context.config,
             "model_id": model,
             "opponent": new[-1].second,
             "games_completed": played,
@@ -467,29 +473,29 @@ def _evaluate_ended(scene: Scene, job: OpenJob, _report: JobReport) -> list[Anno
             "win_rate": sum(match.score * match.games for match in matches) / played if played else 0.0,
         }
         return [("EVALUATION_PROGRESS", progress)]
-    return [_met(scene, new, job.order.purpose or "match")]
+    return [_met(context, new, job.order.purpose or "match")]
 
 
-def _tournament_ended(scene: Scene, job: OpenJob, _report: JobReport) -> list[Announcement]:
-    new = [match for match in scene.state.matches if match.job_id == job.job_id]
-    return [_met(scene, new, "round_robin")] if new else []
+def _tournament_ended(context: AnnouncementContext, job: OpenJob, _report: JobReport) -> list[Announcement]:
+    new = [match for match in context.state.matches if match.job_id == job.job_id]
+    return [_met(context, new, "round_robin")] if new else []
 
 
-def _met(scene: Scene, matches: list[Match], kind: str) -> Announcement:
+def _met(context: AnnouncementContext, matches: list[Match], kind: str) -> Announcement:
     """Who played whom, and what they are rated now; no verdict on anybody."""
     names = list(dict.fromkeys(name for match in matches for name in (match.first, match.second)))
-    ratings = {name: scene.ratings[name] for name in names if name in scene.ratings}
+    ratings = {name: context.ratings[name] for name in names if name in context.ratings}
     ended = {
         "games_played": sum(match.games for match in matches),
         "participants": names,
         "ratings": ratings,
     }
-    return ("TOURNAMENT_COMPLETED", {"config_key": scene.config, **ended, "evaluation_type": kind})
+    return ("TOURNAMENT_COMPLETED", {"config_key": context.config, **ended, "evaluation_type": kind})
 
 
-def _evaluate_failed(scene: Scene, job: OpenJob, error: str) -> list[Announcement]:
+def _evaluate_failed(context: AnnouncementContext, job: OpenJob, error: str) -> list[Announcement]:
     model, _ = participant(str(job.order.params["candidate"]), job.order.inputs)
-    about = {"config_key": scene.config, "model_id": model, "model_path": blob_path(model)}
+    about = {"config_key": context.config, "model_id": model, "model_path": blob_path(model)}
     return [("EVALUATION_FAILED", {**about, "error": error})]
 
 

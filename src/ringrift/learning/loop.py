@@ -29,7 +29,7 @@ from ringrift.learning.doctor.findings import Finding, Level
 from ringrift.learning.facts.high_water import ConfigMark
 from ringrift.learning.facts.ledger import known_configs, quoted
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.store_check import MarkKeeper
+from ringrift.learning.facts.store_check import MarkWriter
 from ringrift.learning.intake import FileIntake
 from ringrift.learning.pauses import ALL, Pauses
 from ringrift.learning.pipeline import (
@@ -61,7 +61,7 @@ from ringrift.settings import Settings, get_settings
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 from ringrift.work.admission import get_safeguards
 from ringrift.work.shares import PREPARING
-from ringrift.work.stages import get_bell, get_stage_members
+from ringrift.work.stages import get_loop_waker, get_stage_members
 from ringrift.work.worker.records import WorkerRecord, live_workers, running_jobs
 
 __all__ = [
@@ -102,22 +102,22 @@ class StatusWriter:
         controller: Controller,
         *,
         router: UnifiedEventRouter,
-        mark: MarkKeeper | None = None,
+        mark: MarkWriter | None = None,
     ) -> None:
         self._engine, self._runtime, self._settings = engine, runtime, settings
         self._controller = controller
         self._doctor = DoctorRounds(engine.kv, runtime, data_dir=settings.data_dir, router=router)
         self._mark = mark
-        self._covered: dict[str, ConfigMark] = {}  # how far the configs were in the last picture with a mark
+        self._covered: dict[str, ConfigMark] = {}  # how far the configs were in the last status with a mark
         self._started_s = runtime.now_s()
         self._told: dict[str, bytes] = {}  # config: its explanation as it is stored
         self._ill = ""  # why the doctor could not look, when last asked
         self.doctor_failures = 0
 
     async def write(self, state: str) -> None:
-        """Store the picture, why each config does or does not do something, and how far the run has come."""
+        """Store the status, why each config does or does not do something, and how far the run has come."""
         kv = self._engine.kv
-        await kv.put(STATUS_KEY, msgspec.json.encode(await self.picture(state)))
+        await kv.put(STATUS_KEY, msgspec.json.encode(await self.status_view(state)))
         for config, plan in self._controller.plans.items():
             told = msgspec.json.encode(plan.explanations)
             if told != self._told.get(config):
@@ -125,16 +125,16 @@ class StatusWriter:
                 self._told[config] = told
         if self._mark is not None:
             marks = self._controller.marks()
-            await self._mark.keep(marks, always=marks != self._covered)  # the picture is to be covered, too
+            await self._mark.keep(marks, always=marks != self._covered)  # the status is to be covered, too
             self._covered = marks
 
-    async def picture(self, run_state: str) -> RunStatus:
-        """The picture of the run now; *run_state* is running or stopped."""
+    async def status_view(self, run_state: str) -> RunStatus:
+        """The status of the run now; *run_state* is running or stopped."""
         controller, kv, now_s = self._controller, self._engine.kv, self._runtime.now_s()
         running, workers, pauses = await running_jobs(kv), await live_workers(kv), await Pauses(kv).read()
         states = [controller.state(config) for config in controller.configs()]
         shares, idle = controller.shares(), idle_slots(states, workers, running, now_s=now_s)
-        pictures = {}
+        snapshots = {}
         for state in states:
             around = AroundConfig(
                 plan=controller.plans.get(state.config),
@@ -148,7 +148,7 @@ class StatusWriter:
                 held=controller.held(state.config),
                 idle=idle,
             )
-            pictures[state.config] = config_status(state, around)
+            snapshots[state.config] = config_status(state, around)
         paused = pauses.of(ALL)
         counts = await self._engine.queue.counts()
         return RunStatus(
@@ -157,7 +157,7 @@ class StatusWriter:
             node=self._runtime.hostname,
             state="paused" if paused is not None and run_state == "running" else run_state,
             workers=sum(worker.slots for worker in workers if not _only_prepares(worker)),
-            configs=pictures,
+            configs=snapshots,
             decisions=decisions(states),
             queue={kind: {str(s): n for s, n in by.items()} for kind, by in counts.items()},
             findings=await self._findings(states),
@@ -192,7 +192,7 @@ def _only_prepares(worker: WorkerRecord) -> bool:
     return worker.kinds is not None and set(worker.kinds) <= set(PREPARING)
 
 
-# The loop plans only when there is a reason: work ended, somebody rang the bell, or some seconds have passed,
+# The loop plans only when there is a reason: work ended, somebody woke it, or some seconds have passed,
 # because a gate may have opened by time alone. Between them it waits, for the queue to say that work ended,
 # too.
 
@@ -214,7 +214,7 @@ class TrainingLoop:
         settings: Settings,
     ) -> None:
         self._runtime = runtime
-        mark = MarkKeeper(engine.kv, runtime, settings.data_dir, beside=(settings.dlq_path,))
+        mark = MarkWriter(engine.kv, runtime, settings.data_dir, beside=(settings.dlq_path,))
         self.controller = Controller(
             engine,
             runtime,
@@ -227,18 +227,18 @@ class TrainingLoop:
         self._status = StatusWriter(engine, runtime, settings, self.controller, router=router, mark=mark)
         self._intake = FileIntake(self.controller, engine, settings, runtime)
         self._woken = asyncio.Event()
-        self.pictures_failed = 0
-        self.picture_problem = ""  # why the last picture could not be made; empty if it could
+        self.status_writes_failed = 0
+        self.status_problem = ""  # why the last status could not be made; empty if it could
 
     async def run(self, configs: Sequence[str], on_ready: Callable[[], None] | None = None) -> None:
-        """Learn *configs*; ends by cancellation, and then leaves a last picture that says so."""
+        """Learn *configs*; ends by cancellation, and then leaves a last status that says so."""
         await self.controller.open(configs)
         loop, run = asyncio.get_running_loop(), get_open_run()
 
         def wake() -> None:
             loop.call_soon_threadsafe(self._woken.set)
 
-        end_listening = get_bell().listen(wake)
+        end_listening = get_loop_waker().listen(wake)
         run.loop = self.controller
         try:
             if on_ready is not None:
@@ -288,13 +288,13 @@ class TrainingLoop:
         return ends
 
     async def _show(self, state: str) -> None:
-        """Store the picture. Learning does not end because it cannot be drawn: that is counted and told."""
+        """Store the status. Learning does not end because it cannot be drawn: that is counted and told."""
         drawn = await call_async(partial(self._status.write, state), timeout_s=PICTURE_S_MAX)
         if drawn.error is not None:
-            self.pictures_failed += 1
-            if drawn.problem != self.picture_problem:
+            self.status_writes_failed += 1
+            if drawn.problem != self.status_problem:
                 log.error("learning.picture_failed", problem=drawn.problem, exc_info=drawn.error)
-        self.picture_problem = drawn.problem
+        self.status_problem = drawn.problem
 
     async def _wait(self, until_s: float) -> None:
         try:
@@ -304,8 +304,8 @@ class TrainingLoop:
             return
 
     async def status(self) -> RunStatus:
-        """The picture of the run now."""
-        return await self._status.picture("running")
+        """The status of the run now."""
+        return await self._status.status_view("running")
 
 
 # DATA_PIPELINE runs the training loop in the control process while auto-trigger is on (`ringrift run` turns
@@ -326,7 +326,7 @@ class BoardType(StrEnum):
     HEXAGONAL = "hexagonal"
 
 
-class _Seat:
+class _OneLoop:
     """One loop a process: facts have one writer."""
 
     def __init__(self) -> None:
@@ -334,7 +334,7 @@ class _Seat:
 
 
 async def configs_of_the_run(kv: KeyValue) -> tuple[str, ...]:
-    """Return what the run was asked to learn; without a wish, what has been learned before."""
+    """Return what the run was asked to learn; without a request, what has been learned before."""
     choice = await read_run_choice(kv)
     if choice is not None and choice.configs:
         return choice.configs
@@ -376,7 +376,7 @@ class DataPipelineDaemon:
             self._running = False
 
     async def _live(self) -> None:
-        seat = process_scope().get(_Seat, _Seat)
+        seat = process_scope().get(_OneLoop, _OneLoop)
         self._waits_for = "the loop of this process, which runs under another name"
         async with seat.lock:
             try:
@@ -446,8 +446,8 @@ class DataPipelineDaemon:
         details: dict[str, Any] = {"passes": passes, "configs": self._loop.controller.configs()}
         if still_s > STILL_S_MAX:
             return HealthCheckResult.unhealthy(f"the loop has not turned for {still_s:.0f} s", **details)
-        if problem := self._loop.picture_problem:
-            details["pictures_failed"] = self._loop.pictures_failed
+        if problem := self._loop.status_problem:
+            details["status_writes_failed"] = self._loop.status_writes_failed
             return HealthCheckResult.degraded(f"the picture of the run is old: {problem}", **details)
         return HealthCheckResult.ok("", **details)
 

@@ -1,7 +1,7 @@
 """The pipeline orchestrator: where each config is between its games and its next champion.
 
 The plan moves configs on. This reads the state of the run, in whichever process that runs, and answers for it
-under the documents' names; what it hears is no state and only rings the loop's bell, because something may
+under the documents' names; what it hears is no state and only wakes the loop, because something may
 have changed. With auto-trigger off the loop does not run, and nothing follows by itself.
 """
 
@@ -40,8 +40,8 @@ from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.situation import RunAnswers, RunningLoop, Situations, get_open_run
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
-from ringrift.work.coordinator import ConfigSignals, CoordinatorFace, heard_by
-from ringrift.work.stages import get_bell
+from ringrift.work.coordinator import ConfigSignals, SubscribedCoordinator, heard_by
+from ringrift.work.stages import get_loop_waker
 
 # Stages of the pipeline, read off the state of a config: where it is, how it came there, its turns so far.
 #
@@ -329,7 +329,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
         return changed
 
 
-class DataPipelineOrchestrator(CoordinatorFace):
+class DataPipelineOrchestrator(SubscribedCoordinator):
     """Stages, transitions and turns of the loop by config."""
 
     capability: ClassVar[str] = "pipeline"
@@ -375,7 +375,7 @@ class DataPipelineOrchestrator(CoordinatorFace):
             wanted = {"requester": NAME, "data_type": "games", "reason": "games that nobody registered"}
             await self.tell("SYNC_REQUEST", wanted)
         if event.source != LOOP:  # what the loop told itself is no news to it
-            get_bell().ring_for(event)
+            get_loop_waker().ring_for(event)
 
     async def _take_in(self, event: RouterEvent) -> None:
         """Files that somebody names become facts where the loop runs; what cannot is refused with the reason.

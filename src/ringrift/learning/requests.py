@@ -24,24 +24,24 @@ from ringrift.work.worker.records import SET_ASIDE, SetAsideRecord, set_aside_ke
 RECALL_PREFIX = "learning/recall_wish/"
 
 
-class RecallWishes:
+class RecallRequests:
     """The recalls, and withdrawals of recalls, that are not facts yet."""
 
     def __init__(self, kv: KeyValue) -> None:
         self._kv = kv
 
     async def add(self, config: str, recall: Recalled) -> None:
-        """Ask for *recall*; the newest wish of an id counts."""
+        """Ask for *recall*; the newest request of an id counts."""
         await self._kv.put(_recall_key(config, recall.recall_id), msgspec.json.encode(recall))
 
     async def waiting(self, config: str) -> list[Recalled]:
-        """The wishes for *config*, oldest first."""
+        """The requests for *config*, oldest first."""
         entries = await self._kv.entries(f"{RECALL_PREFIX}{quoted(config)}/")
         found = [decode_entry(entry, Recalled) for entry in entries]
         return sorted(found, key=lambda recall: recall.at_s)
 
     async def configs(self) -> set[str]:
-        """The configs for which a wish waits, as they stand in keys."""
+        """The configs for which a request waits, as they stand in keys."""
         return {
             entry.key.removeprefix(RECALL_PREFIX).partition("/")[0]
             for entry in await self._kv.entries(RECALL_PREFIX)
@@ -51,7 +51,7 @@ class RecallWishes:
         return await self._kv.get(_recall_key(config, recall_id)) is not None
 
     async def remove(self, config: str, recall: Recalled) -> None:
-        """The wish is a fact; one that was replaced since stays."""
+        """The request is a fact; one that was replaced since stays."""
         key = _recall_key(config, recall.recall_id)
         entry = await self._kv.get(key)
         if entry is not None and entry.value == msgspec.json.encode(recall):

@@ -156,7 +156,7 @@ def get_stored_run_reader() -> StoredRunReader:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """One config as the faces see it."""
+    """One config as the handles see it."""
 
     state: ConfigState
     curve: tuple[Curve, ...]

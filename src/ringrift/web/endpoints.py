@@ -1,4 +1,4 @@
-"""What the server answers, read off the latest picture: the probes, the live page; and what it takes in.
+"""What the server answers, read off the latest snapshot: the probes, the live page; and what it takes in.
 
 Who may ask for what is decided before, by the guard.
 """
@@ -31,7 +31,7 @@ from ringrift.web.live_stream import LiveStream, set_within, waker
 from ringrift.web.snapshot import FRESH_S, ProbeAnswer, ProbeSnapshot, SnapshotBoard, liveness, readiness
 
 BODY_BYTES_MAX = 1_000_000
-PICTURE_S_MAX = 0.5  # a probe waits no longer for a new picture: it must answer while the loop is blocked
+PICTURE_S_MAX = 0.5  # a probe waits no longer for a new snapshot: it must answer while the loop is blocked
 _TEXT_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 PAGE = Path(__file__).parent / "page"
 # A browser asks each time whether a file changed, so that an upgrade shows at once.
@@ -179,7 +179,7 @@ class Probes:
         return Response(text, headers={"content-type": content_type})
 
     async def _fresh(self) -> ProbeSnapshot | None:
-        """The latest picture; a new one if the control loop takes it in time."""
+        """The latest snapshot; a new one if the control loop takes it in time."""
         board, latest = self._board, self._board.latest()
         if board.ask is None or (
             latest is not None and self._runtime.monotonic_s() - latest.taken_s <= FRESH_S

@@ -1,7 +1,7 @@
-"""`/events/stream`: pictures as server-sent events, for as long as somebody watches.
+"""`/events/stream`: snapshots as server-sent events, for as long as somebody watches.
 
 A watcher that comes back with the mark of what it has seen gets what changed since; one that is slow misses
-pictures, never parts. At most `WATCHERS_MAX` watch at a time, some of them only with the key, so that nobody
+snapshots, never parts. At most `WATCHERS_MAX` watch at a time, some of them only with the key, so that nobody
 else can shut the owner out; one that takes nothing is let go.
 """
 
@@ -21,9 +21,9 @@ from ringrift.runtime import Runtime
 from ringrift.web.guard import has_key
 from ringrift.web.snapshot import ProbeSnapshot, SnapshotBoard, liveness, readiness
 
-# A picture cut into parts, so that a watcher is sent only what changed since the part it saw last.
+# A snapshot cut into parts, so that a watcher is sent only what changed since the part it saw last.
 #
-# Every part carries the number of the picture in which it last changed. A watcher names the last number it
+# Every part carries the number of the snapshot in which it last changed. A watcher names the last number it
 # has; whatever changed later is all it needs, however long it was away. Nothing is queued for anybody.
 
 
@@ -34,7 +34,7 @@ _encoder = msgspec.json.Encoder(enc_hook=str)
 
 
 class Sections:
-    """The parts of the newest picture. Belongs to one thread."""
+    """The parts of the newest snapshot. Belongs to one thread."""
 
     def __init__(self, boot: str) -> None:
         self._boot = boot
@@ -43,7 +43,7 @@ class Sections:
 
     @property
     def mark(self) -> str:
-        """Names the newest picture; of no meaning to a later process."""
+        """Names the newest snapshot; of no meaning to a later process."""
         return f"{self._boot}.{self._number}"
 
     def take(self, snapshot: ProbeSnapshot) -> None:
@@ -181,7 +181,7 @@ class _EventStream(StreamingResponse):
 
 
 def waker(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[[], None]:
-    """What a board calls to set *news* on *loop*."""
+    """What a board calls to set *changed* on *loop*."""
 
     def wake() -> None:
         # The watcher leaves the board before its loop ends, except when the whole thread is torn down.
@@ -192,7 +192,7 @@ def waker(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[[], 
 
 
 async def set_within(news: asyncio.Event, seconds: float) -> None:
-    """Wait until *news* is set, for so long at most."""
+    """Wait until *changed* is set, for so long at most."""
     try:
         async with asyncio.timeout(seconds):
             await news.wait()

@@ -1,4 +1,4 @@
-"""The latest picture for Prometheus and its like, in OpenMetrics form for whoever asks for that."""
+"""The latest snapshot for Prometheus and its like, in OpenMetrics form for whoever asks for that."""
 
 from __future__ import annotations
 

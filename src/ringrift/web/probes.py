@@ -1,6 +1,6 @@
-"""The daemon behind HEALTH_SERVER: takes pictures of the control process and serves probes and live page.
+"""The daemon behind HEALTH_SERVER: takes snapshots of the control process and serves probes and live page.
 
-The picture is taken on the control loop, the answers are given from the server's thread. Where the server
+The snapshot is taken on the control loop, the answers are given from the server's thread. Where the server
 listens is written beside the engine's database, so that the `ringrift` command finds a running process.
 """
 
@@ -16,7 +16,7 @@ import structlog
 
 from ringrift.daemons.status import DaemonReader
 from ringrift.engine.opening import get_engine
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.waiting import Waiter
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.router import get_router
@@ -34,7 +34,7 @@ from ringrift.web.endpoints import PostedEvent, PostedRequest, Probes, events_by
 from ringrift.web.live_stream import LiveStream
 from ringrift.web.run_reader import RunReader
 from ringrift.web.server import ProbeServer
-from ringrift.web.snapshot import FRESH_S, UNASKED_S, SnapshotBoard, take_picture
+from ringrift.web.snapshot import FRESH_S, UNASKED_S, SnapshotBoard, take_snapshot
 
 log = structlog.get_logger()
 
@@ -46,7 +46,7 @@ T = TypeVar("T")
 def http_token(settings: Settings) -> str:
     """The token of the data folder, made fresh for its owner alone if there is none."""
     path = settings.data_dir / TOKEN_FILE
-    with told_in_our_words(path):
+    with translated_errors(path):
         return secret_in(path)
 
 
@@ -108,21 +108,21 @@ class HealthServerDaemon:
             await asyncio.to_thread(write_address, folder, address)
             log.info("probes.listening", url=server.url)
             on_ready()
-            await self._take_pictures()
+            await self._take_snapshots()
         finally:
             self._server = None
             await asyncio.shield(asyncio.to_thread(_close, server, probes.stream, folder, address))
 
-    async def _take_pictures(self) -> None:
+    async def _take_snapshots(self) -> None:
         """Once a second while somebody asks, else just often enough to tell that the loop lives."""
         run, engine, asked = RunReader(), await get_engine(), Waiter()
         self._board.ask = asked.wake
         while True:
             status = await run.read(engine.kv)
-            picture = take_picture(
+            status_view = take_snapshot(
                 self._manager, self._router, self._runtime, run=status, engine_failure=engine.failure
             )
-            self._board.show(picture)
+            self._board.show(status_view)
             await self._runtime.sleep(FRESH_S)
             if not self._board.is_watched:
                 await asked.wait(self._runtime, UNASKED_S - FRESH_S)

@@ -1,7 +1,7 @@
-"""What the probes show: a picture of the control process, taken by its own loop.
+"""What the probes show: a snapshot of the control process, taken by its own loop.
 
-The server runs in a thread of its own and only ever reads the latest picture, so it answers while the
-control loop is blocked, and the age of the picture tells that it is. While nobody asks, pictures are rare:
+The server runs in a thread of its own and only ever reads the latest snapshot, so it answers while the
+control loop is blocked, and the age of the snapshot tells that it is. While nobody asks, snapshots are rare:
 each takes the control loop some milliseconds.
 """
 
@@ -21,13 +21,13 @@ from ringrift.learning.run_status import RunStatus
 from ringrift.runtime import Runtime
 
 STALE_S = 10.0
-FRESH_S = 1.0  # a picture of this age is as good as a new one
-UNASKED_S = 5.0  # between two pictures that nobody asked for; liveness is read off their age
+FRESH_S = 1.0  # a snapshot of this age is as good as a new one
+UNASKED_S = 5.0  # between two snapshots that nobody asked for; liveness is read off their age
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeSnapshot:
-    """One picture."""
+    """One snapshot."""
 
     taken_s: float  # monotonic
     node_id: str
@@ -46,13 +46,13 @@ class ProbeSnapshot:
 
 
 class SnapshotBoard:
-    """Holds the latest picture; written by the control loop, read by the server's thread."""
+    """Holds the latest snapshot; written by the control loop, read by the server's thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._latest: ProbeSnapshot | None = None
         self._listeners: dict[object, Callable[[], None]] = {}
-        self.ask: Callable[[], None] | None = None  # has a picture taken soon; from any thread
+        self.ask: Callable[[], None] | None = None  # has a snapshot taken soon; from any thread
 
     @property
     def is_watched(self) -> bool:
@@ -64,7 +64,7 @@ class SnapshotBoard:
         self.wake()
 
     def listen(self, on_news: Callable[[], None]) -> Callable[[], None]:
-        """Have *on_news* called, in the writer's thread, after every picture; returns how to leave."""
+        """Have *on_news* called, in the writer's thread, after every snapshot; returns how to leave."""
         ticket = object()
         with self._lock:
             self._listeners[ticket] = on_news
@@ -98,7 +98,7 @@ class ProbeAnswer:
 
 
 def liveness(snapshot: ProbeSnapshot | None, *, now_s: float) -> ProbeAnswer:
-    """Alive means: the control loop took a picture lately, and every critical daemon runs."""
+    """Alive means: the control loop took a snapshot lately, and every critical daemon runs."""
     if snapshot is None:
         return ProbeAnswer(False, "the control process has not reported yet")
     age_s = now_s - snapshot.taken_s
@@ -115,7 +115,7 @@ def readiness(snapshot: ProbeSnapshot | None, *, now_s: float) -> ProbeAnswer:
     return ProbeAnswer(snapshot.ready, "" if snapshot.ready else snapshot.reason)
 
 
-# Taking the picture that the probes and the live page show; done on the control loop.
+# Taking the snapshot that the probes and the live page show; done on the control loop.
 
 
 EVENTS_SHOWN, EVENTS_SEEN = 30, 300
@@ -124,7 +124,7 @@ ABOUT_CHARS_MAX = 160
 SINCE_STEP_S = 5.0  # coarse, so that a row does not count as new only because a second went by
 
 
-def take_picture(
+def take_snapshot(
     manager: DaemonReader,
     router: UnifiedEventRouter,
     runtime: Runtime,

@@ -29,7 +29,7 @@ def heard_by(component: str) -> tuple[str, ...]:
     return tuple(name for name, spec in CATALOG.items() if component in spec.consumed_by)
 
 
-class CoordinatorFace(WiredCoordinator):
+class SubscribedCoordinator(WiredCoordinator):
     """A coordinator that subscribes when it is wired and does nothing in between."""
 
     capability: ClassVar[str]

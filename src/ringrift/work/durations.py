@@ -148,7 +148,7 @@ CACHE_S = 30.0
 TRIES_MAX = 8
 
 
-class DurationBook:
+class DurationStore:
     """Reads and writes the measurements. Several processes may write at once."""
 
     def __init__(
@@ -209,9 +209,9 @@ class DurationBook:
             await kv.delete(oldest.key, revision=oldest.revision)
 
 
-def get_duration_book() -> DurationBook:
+def get_duration_store() -> DurationStore:
     """Return the book of this process."""
-    return process_scope().get(DurationBook, DurationBook)
+    return process_scope().get(DurationStore, DurationStore)
 
 
 def _prefix(kind: str) -> str:

@@ -26,7 +26,7 @@ from ringrift.runtime import Runtime, system_runtime
 Listener = Callable[[], None]
 
 
-class LoopBell:
+class LoopWaker:
     """Rung by whoever heard something; heard by the loop, if it runs in this process."""
 
     def __init__(self) -> None:
@@ -53,9 +53,9 @@ class LoopBell:
         return end
 
 
-def get_bell() -> LoopBell:
-    """Return the bell of this process."""
-    return process_scope().get(LoopBell, LoopBell)
+def get_loop_waker() -> LoopWaker:
+    """Return the waker of this process."""
+    return process_scope().get(LoopWaker, LoopWaker)
 
 
 START_S_MAX = 30.0  # who has not joined by then is not coming
@@ -84,11 +84,11 @@ class StageMembers:
 
     def join(self, name: str) -> None:
         self._running[name] += 1
-        get_bell().ring(f"{name} plans")
+        get_loop_waker().ring(f"{name} plans")
 
     def leave(self, name: str) -> None:
         self._running[name] -= 1
-        get_bell().ring(f"{name} plans no more")
+        get_loop_waker().ring(f"{name} plans no more")
 
     def is_running(self, name: str) -> bool:
         return self._running[name] > 0
@@ -96,7 +96,7 @@ class StageMembers:
     def complete(self) -> None:
         """All daemons that were to start have started or failed: who is missing now does not plan."""
         self._is_complete = True
-        get_bell().ring("all daemons are up")
+        get_loop_waker().ring("all daemons are up")
 
     def close(self) -> None:
         """The process ends: who leaves from now on was not stopped by anybody."""

@@ -7,7 +7,7 @@ from tests.fuzz.mutation import mutated_json
 
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.backup.archive import (
-    ArchiveCard,
+    ArchivedFile,
     ArchiveManifest,
     ArchiveMarker,
     ArchivePart,
@@ -19,7 +19,7 @@ from ringrift.data.backup.archive import (
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import Corrupt
 
-KINDS = (ArchiveCard, ArchiveManifest, NodeInventory, ArchiveMarker)
+KINDS = (ArchivedFile, ArchiveManifest, NodeInventory, ArchiveMarker)
 
 
 def seeds() -> list[bytes]:
@@ -27,7 +27,7 @@ def seeds() -> list[bytes]:
     artifact = Artifact(
         digest=digest, size=5, kind=ArtifactKind.GAMES, name="a.db", config="square8_2p", games=3
     )
-    card = ArchiveCard(
+    card = ArchivedFile(
         artifact=artifact, parts=(ArchivePart(sha256=digest, size=5),), verified_s=1.5, verified_by="node-a"
     )
     inventory = NodeInventory(node="node-a", at_s=2.0, digests=(digest,))
@@ -49,7 +49,7 @@ def run(data: bytes) -> None:
             continue
         cards = found.cards if isinstance(found, ArchiveManifest) else [found]
         for card in cards:
-            if isinstance(card, ArchiveCard):
+            if isinstance(card, ArchivedFile):
                 assert is_digest(card.artifact.digest)
                 assert all(is_digest(part.sha256) for part in card.parts)
                 assert sum(part.size for part in card.parts) == card.artifact.size

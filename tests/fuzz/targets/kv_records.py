@@ -19,14 +19,14 @@ from ringrift.daemons.requests import DaemonRequest
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.store import DiskState, _Away, read_entry
-from ringrift.data.protection.distribution import ModelWish
-from ringrift.data.protection.records import DataDecision, Heir, QuarantineNote, Tombstone
+from ringrift.data.protection.distribution import ModelRequest
+from ringrift.data.protection.records import DataDecision, QuarantineNote, Successor, Tombstone
 from ringrift.data.protection.records import _read as read_deletion
 from ringrift.data.sync.cluster_view import SyncRecord
 from ringrift.data.sync.mutex import SyncLockInfo
 from ringrift.data.transactions import TransactionRecord, _PathClaim
 from ringrift.data.transfer.deliveries import DeliveryRecord
-from ringrift.data.transfer.limits import BandwidthBook
+from ringrift.data.transfer.limits import BandwidthUse
 from ringrift.data.transfer.peers import StallRecord, StallTotals
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseRecord
@@ -60,10 +60,10 @@ MARK = mark_path(Path(tempfile.mkdtemp()))  # a file, but read the same way
 
 # By who reads them.
 OF_THE_MANIFEST = (Artifact, Receipt)
-OF_DELETION = (Tombstone, Heir)
+OF_DELETION = (Tombstone, Successor)
 OF_DATA = (
-    *(_Away, BandwidthBook, BatchChecksum, DeadLetterEntry, DeliveryRecord, DiskState, Evacuation, HostNote),
-    *(ModelWish, QuarantineNote, QuarantineRecord, StallRecord, StallTotals, SyncLockInfo, SyncRecord),
+    *(_Away, BandwidthUse, BatchChecksum, DeadLetterEntry, DeliveryRecord, DiskState, Evacuation, HostNote),
+    *(ModelRequest, QuarantineNote, QuarantineRecord, StallRecord, StallTotals, SyncLockInfo, SyncRecord),
     *(SyncWALEntry, TransactionRecord, _PathClaim, WriteThrough),
 )
 OF_THE_ENGINE = (

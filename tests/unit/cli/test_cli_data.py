@@ -22,7 +22,7 @@ from ringrift.data.nodes import DataNode
 from ringrift.data.protection.promise_store import PromiseStore
 from ringrift.data.protection.retention import pin
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
-from ringrift.data.transfer.receiving import CardBox, packed_cards
+from ringrift.data.transfer.receiving import MetadataFolder, packed_cards
 from ringrift.engine.sqlite.blob_folder import BlobFolder
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
@@ -395,7 +395,7 @@ def test_a_folder_that_only_took_in_files_of_others_can_be_looked_at(drive):
         place.write_bytes(content)
         card = Artifact(digest=digests[-1], size=len(content), name="brought")
         receipt = Receipt(digest=digests[-1], node="a", size=len(content), verified_s=1.0, verifier="put")
-        box = CardBox(BlobFolder(get_settings().blob_dir, system_runtime().new_id))
+        box = MetadataFolder(BlobFolder(get_settings().blob_dir, system_runtime().new_id))
         if content != b"more of it":
             assert "files of a run are in" in ringrift("ls", code=2).stderr, "one that nobody brought"
         box.put(packed_cards([card]), [receipt], sender="b")

@@ -12,7 +12,7 @@ from ringrift.errors import ConfigError
 from ringrift.learning.facts.facts import JobEnded, JobIssued, Promoted
 from ringrift.learning.facts.ledger import Ledger, remember_config
 from ringrift.learning.facts.window import BucketRules
-from ringrift.learning.requests import RecallWishes
+from ringrift.learning.requests import RecallRequests
 from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 
 CONFIG = "square8_2p"
@@ -149,8 +149,8 @@ def test_while_another_process_writes_facts_the_recall_waits_for_it(monkeypatch)
         told = ringrift("recall", "--worker", "bad", "--reason", "x", "--yes").stdout
         assert "it will at its next pass" in told
         assert state().recalls == {}
-        waiting = in_engine(lambda engine: RecallWishes(engine.kv).waiting(CONFIG))
-        assert [wish.worker for wish in waiting] == ["bad"]
+        waiting = in_engine(lambda engine: RecallRequests(engine.kv).waiting(CONFIG))
+        assert [request.worker for request in waiting] == ["bad"]
         assert answer("recall", "list")[0]["state"] == "waits to be in force"
     finally:
         end.set()

@@ -19,7 +19,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
 from ringrift.learning.plan.snapshot import Explanation
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, ConfigStatus, Cost, RunStatus
-from ringrift.work.stages import get_bell
+from ringrift.work.stages import get_loop_waker
 from ringrift.work.worker.records import WORKERS, WorkerRecord
 
 CONFIG = "hex8_2p"
@@ -139,7 +139,7 @@ def test_a_stage_that_does_not_exist_is_refused_with_those_that_do():
 def test_asking_wakes_the_loop_and_gives_the_word_of_the_plan():
     planned(("train", False, "3,100 rows are missing"), ("evaluate", True, "a model waits for its match"))
     heard = []
-    get_bell().listen(lambda: heard.append("rung"))
+    get_loop_waker().listen(lambda: heard.append("rung"))
     refused = trigger_training(CONFIG)
     assert not refused
     assert refused.reason == "3,100 rows are missing"

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.backup.archive import (
-    ArchiveCard,
+    ArchivedFile,
     ArchiveManifest,
     ArchivePart,
     NodeInventory,
@@ -106,7 +106,7 @@ def test_import_fills_up_poor_configs_with_their_newest_games_only():
 
 
 def archived_card(number):
-    return ArchiveCard(
+    return ArchivedFile(
         artifact=card(number),
         parts=(ArchivePart(sha256=DIGESTS[number], size=10),),
         verified_s=1.0,

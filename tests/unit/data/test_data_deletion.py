@@ -15,7 +15,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.manifest.store import Copies, CopyView
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.protection.deletion import Deleter, DeletionRules, Inheritance, may_delete, tombstone_rows
-from ringrift.data.protection.distribution import DistributionScene
+from ringrift.data.protection.distribution import DistributionState
 from ringrift.data.protection.promises import KeepRequest
 from ringrift.data.protection.records import (
     DECISIONS_MAX,
@@ -23,11 +23,11 @@ from ringrift.data.protection.records import (
     DeletionRecords,
     GivenUp,
     GivingUp,
-    Heir,
+    Successor,
     Tombstone,
 )
 from ringrift.data.protection.retention import pin
-from ringrift.data.sync.cluster_view import take_picture
+from ringrift.data.sync.cluster_view import read_cluster_view
 from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.engine.ports import NewWork
 from ringrift.errors import ConfigError, Corrupt
@@ -180,7 +180,9 @@ async def test_the_card_goes_with_the_last_copy_of_what_lives_on_elsewhere():
     merged = await world.make(b"merged", "a", "b")
     small = await world.make(b"small", "a")
     records = DeletionRecords(world.planes["a"].kv)
-    await records.name_heir(Heir(digest=small.digest, heir=merged.digest, reason="merged", at_s=0.0))
+    await records.name_successor(
+        Successor(digest=small.digest, heir=merged.digest, reason="merged", at_s=0.0)
+    )
     await Deleter(world.planes["a"]).delete(small, why="merged", by="consolidation")
     assert await world.holders(small) == set()
     assert await world.planes["a"].manifest.artifact(small.digest) is None
@@ -228,11 +230,11 @@ def test_all_nodes_deleting_at_once_never_leave_too_few(seed, holders, rounds, c
         artifact = await world.make(b"games", *sorted(holders))
         rules = DeletionRules(copies_min=copies_min)
         for _ in range(rounds):
-            wishes = [
+            requests = [
                 Deleter(world.planes[name], rules=rules).delete(artifact, why="gc", by="test")
                 for name in sorted(holders)
             ]
-            await asyncio.gather(*wishes)
+            await asyncio.gather(*requests)
         left = await world.holders(artifact)
         assert len(left) >= min(len(holders), copies_min)
         for name in sorted(left):  # one after the other nobody is in anybody's way
@@ -285,10 +287,10 @@ async def test_a_file_deleted_on_a_shared_disk_is_gone_though_the_clock_of_a_sha
     assert (await Deleter(world.planes["a"]).delete(artifact, why="gc", by="test")).verdict.allowed
     assert not (await Deleter(world.planes["c"]).delete(artifact, why="gc", by="test")).verdict.allowed
     plane = world.planes["c"]
-    picture = await take_picture(plane, AutoSyncConfig())
-    assert set(picture.view.copies[artifact.digest]) == {"c", "d"}
+    cluster_view = await read_cluster_view(plane, AutoSyncConfig())
+    assert set(cluster_view.view.copies[artifact.digest]) == {"c", "d"}
     receipts = {artifact.digest: await plane.manifest.copies(artifact.digest)}
-    scene = DistributionScene(
+    scene = DistributionState(
         artifacts={}, receipts=receipts, nodes=plane.nodes, tombstones=await plane.tombstones()
     )
     assert scene.confirmed(artifact.digest) == {"c", "d"}

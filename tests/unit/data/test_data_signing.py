@@ -12,14 +12,14 @@ from ringrift.data.transfer.http.wire import (
     NotSigned,
     OnceOnly,
     ReplayedRequest,
+    SignedText,
     Signer,
     StaleRequest,
-    Words,
     digest_of,
 )
 
 SECRET = b"a secret of some length"
-WORDS = Words(
+WORDS = SignedText(
     method="POST",
     path="/v1/held",
     node="n",

@@ -28,10 +28,10 @@ from ringrift.data.manifest.store import DiskState, ManifestIndex, ManifestView
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import get_data_plane
 from ringrift.data.sync.cluster_view import (
+    ClusterView,
     HostHistory,
-    NewsDesk,
-    NodeNews,
-    SyncPicture,
+    NodeReportCollector,
+    NodeReports,
     SyncRecord,
     judge_hosts,
 )
@@ -60,7 +60,7 @@ def card(number, *, games=0, created_s=NOW_S, config="hex8_2p", kind=ArtifactKin
     )
 
 
-def picture_of(nodes_given, placed, *, this="a", **fields):
+def cluster_view_of(nodes_given, placed, *, this="a", **fields):
     """*placed* are pairs of a file and the names of its holders."""
     view = ManifestView(
         {artifact.digest: artifact for artifact, _ in placed},
@@ -72,7 +72,7 @@ def picture_of(nodes_given, placed, *, this="a", **fields):
             for artifact, holders in placed
         },
     )
-    return SyncPicture(view=view, nodes=DataNodes(this, nodes_given), now_s=NOW_S, **fields)
+    return ClusterView(view=view, nodes=DataNodes(this, nodes_given), now_s=NOW_S, **fields)
 
 
 def disk(node, percent):
@@ -94,7 +94,9 @@ def test_a_host_that_may_vanish_counts_three_times_and_failures_count_less():
     given_nodes = [DataNode(name="v", ephemeral=True), *nodes("p", "q"), DataNode(name="a")]
     placed = [(card(1, games=10), ["v"]), (card(2, games=10), ["p"]), (card(3, games=10), ["q"])]
     history = {"q": HostHistory(failures_24h=1)}
-    scores = {each.host: each.score for each in host_states(picture_of(given_nodes, placed, history=history))}
+    scores = {
+        each.host: each.score for each in host_states(cluster_view_of(given_nodes, placed, history=history))
+    }
     assert scores == {"v": 30.0, "p": 15.0, "q": pytest.approx(12.0), "a": 0.0}
 
 
@@ -112,7 +114,7 @@ def test_advice_follows_from_age_number_and_risk():
         (card(5, games=2), ["few"]),
         (card(6, games=500, created_s=1.0), ["safe", "a"]),
     ]
-    advice = {each.host: each for each in recommend(host_states(picture_of(given_nodes, placed)))}
+    advice = {each.host: each for each in recommend(host_states(cluster_view_of(given_nodes, placed)))}
     assert {host: (each.action, each.priority) for host, each in advice.items()} == {
         "v": (SyncAction.SYNC_NOW, SyncPriority.CRITICAL),
         "old": (SyncAction.SYNC_NOW, SyncPriority.CRITICAL),
@@ -127,7 +129,7 @@ def test_advice_follows_from_age_number_and_risk():
 def test_under_pressure_what_can_wait_waits_and_what_is_at_risk_goes():
     given_nodes = [DataNode(name="a"), DataNode(name="v", ephemeral=True), *nodes("b", "c", "d", "e")]
     placed = [(card(1, games=5), ["v"]), *((card(n, games=5), [name]) for n, name in enumerate("bcde", 2))]
-    hosts = host_states(picture_of(given_nodes, placed))
+    hosts = host_states(cluster_view_of(given_nodes, placed))
     slowed = recommend(hosts, pressure=BackpressureLevel.SOFT)
     assert [(each.host, each.action) for each in slowed] == [
         ("v", SyncAction.SYNC_NOW),
@@ -156,9 +158,9 @@ def test_the_order_of_records_does_not_matter(order):
 
 def test_the_cluster_is_well_when_nothing_waits_and_worse_with_every_host_at_risk():
     given_nodes = [DataNode(name="a"), *nodes("b")]
-    well = host_states(picture_of(given_nodes, [(card(1, games=9), ["a", "b"])]))
+    well = host_states(cluster_view_of(given_nodes, [(card(1, games=9), ["a", "b"])]))
     assert cluster_status(well, [], now_s=NOW_S).health_score == 100.0
-    badly = host_states(picture_of(given_nodes, [(card(1, games=9, created_s=1.0), ["a"])]))
+    badly = host_states(cluster_view_of(given_nodes, [(card(1, games=9, created_s=1.0), ["a"])]))
     status = cluster_status(badly, [], now_s=NOW_S)
     assert (status.stale_hosts, status.critical_hosts, status.unsynced_games) == (["a"], ["a"], 9)
     assert status.health_score == pytest.approx(35 - 10 - 15)
@@ -167,9 +169,9 @@ def test_the_cluster_is_well_when_nothing_waits_and_worse_with_every_host_at_ris
 async def test_advice_can_be_carried_out():
     world = World(*nodes("a", "b"))
     theirs = await world.make(b"one", "b", games=200)
-    news = NewsDesk()
-    facade = SyncFacade(world.planes["a"], router=world.router, config=AutoSyncConfig(), news=news)
-    scheduler = SyncScheduler(world.planes["a"], config=AutoSyncConfig(), facade=facade, news=news)
+    reports = NodeReportCollector()
+    facade = SyncFacade(world.planes["a"], router=world.router, config=AutoSyncConfig(), reports=reports)
+    scheduler = SyncScheduler(world.planes["a"], config=AutoSyncConfig(), facade=facade, reports=reports)
     process_scope().put(SyncScheduler, scheduler)
     (advice,) = await scheduler.recommendations()
     assert (advice.host, advice.priority >= SyncPriority.HIGH) == ("b", True)
@@ -193,27 +195,33 @@ def test_targets_that_train_come_first_and_those_that_may_vanish_last():
         DataNode(name="plain"),
         DataNode(name="spot", ephemeral=True),
     ]
-    picture = picture_of(given_nodes, [], news=NodeNews(training=frozenset({"busy"})))
-    scores = {node.name: target_score(picture, node, "games").score for node in picture.nodes.others()}
+    cluster_view = cluster_view_of(given_nodes, [], reports=NodeReports(training=frozenset({"busy"})))
+    scores = {
+        node.name: target_score(cluster_view, node, "games").score for node in cluster_view.nodes.others()
+    }
     assert scores == {"busy": 160, "trains": 110, "plain": 80, "spot": 65}
-    models = {node.name: target_score(picture, node, "models").score for node in picture.nodes.others()}
+    models = {
+        node.name: target_score(cluster_view, node, "models").score for node in cluster_view.nodes.others()
+    }
     assert models["trains"] == models["plain"]
 
 
 def test_a_node_that_was_served_waits_its_turn():
     given_nodes = [DataNode(name="a"), *nodes("b", "c")]
     history = {"b": HostHistory(last_success_s=NOW_S - 1800.0)}
-    picture = picture_of(given_nodes, [], history=history)
-    assert target_score(picture, picture.nodes["b"], "games").score == 65
-    assert target_score(picture, picture.nodes["c"], "games").score == 80
+    cluster_view = cluster_view_of(given_nodes, [], history=history)
+    assert target_score(cluster_view, cluster_view.nodes["b"], "games").score == 65
+    assert target_score(cluster_view, cluster_view.nodes["c"], "games").score == 80
 
 
 def test_disks_count():
-    picture = picture_of([*nodes("a", "b", "c")], [], disks={"b": disk("b", 20), "c": disk("c", 75)})
-    assert neighbour_score(picture, picture.nodes["b"]).score == 9
-    assert neighbour_score(picture, picture.nodes["c"]).score == 6.25
-    assert source_score(picture, picture.nodes["c"], "games").score == 110
-    assert "has room" in target_score(picture, picture.nodes["b"], "games").reason
+    cluster_view = cluster_view_of(
+        [*nodes("a", "b", "c")], [], disks={"b": disk("b", 20), "c": disk("c", 75)}
+    )
+    assert neighbour_score(cluster_view, cluster_view.nodes["b"]).score == 9
+    assert neighbour_score(cluster_view, cluster_view.nodes["c"]).score == 6.25
+    assert source_score(cluster_view, cluster_view.nodes["c"], "games").score == 110
+    assert "has room" in target_score(cluster_view, cluster_view.nodes["b"], "games").reason
 
 
 def test_the_source_of_the_same_provider_is_preferred():
@@ -224,46 +232,48 @@ def test_the_source_of_the_same_provider_is_preferred():
         DataNode(name="gone", provider="vast", status="offline"),
     ]
     made = card(1)
-    picture = picture_of(given_nodes, [(made, ["far", "near", "gone"])])
-    assert [node.name for node in sources_of(picture, made, picture.this)] == ["near", "far"]
+    cluster_view = cluster_view_of(given_nodes, [(made, ["far", "near", "gone"])])
+    assert [node.name for node in sources_of(cluster_view, made, cluster_view.this)] == ["near", "far"]
 
 
 def test_copies_are_planned_by_quality_and_nodes_that_lack_are_said():
     made = card(1, quality=1.0)
-    picture = picture_of([*nodes("a", "b")], [(made, ["a"])])
-    plan = plan_copies(picture, made.digest, min_copies=3)
+    cluster_view = cluster_view_of([*nodes("a", "b")], [(made, ["a"])])
+    plan = plan_copies(cluster_view, made.digest, min_copies=3)
     assert ([each.node_id for each in plan.targets], plan.missing, plan.priority) == (["b"], 1, 80)
-    assert plan_copies(picture, made.digest, min_copies=2, quality=0.0).priority == 50
+    assert plan_copies(cluster_view, made.digest, min_copies=2, quality=0.0).priority == 50
     with pytest.raises(ConfigError, match="no file"):
-        plan_copies(picture, "0" * 64, min_copies=2)
+        plan_copies(cluster_view, "0" * 64, min_copies=2)
 
 
 def test_news_have_an_end():
-    desk, runtime = NewsDesk(), ManualRuntime()
+    desk, runtime = NodeReportCollector(), ManualRuntime()
     now_s = runtime.now_s()
     desk.went_away("b", now_s)
     desk.training_began("b", now_s)
-    assert desk.news(runtime).away == {"b"}
+    assert desk.reports(runtime).away == {"b"}
     runtime.advance(901)
-    assert desk.news(runtime).away == frozenset()
+    assert desk.reports(runtime).away == frozenset()
     runtime.advance(6 * 3600)
-    assert desk.news(runtime).training == frozenset()
+    assert desk.reports(runtime).training == frozenset()
 
 
 def test_when_every_way_failed_a_type_is_closed_for_a_while_and_recovery_reopens_only_that_node():
-    desk, runtime = NewsDesk(), ManualRuntime()
+    desk, runtime = NodeReportCollector(), ManualRuntime()
     ways = [desk.way_failed("b", "games", way, runtime.now_s()) for way in ("http", "rsync", "base64")]
     assert ways == ["rsync", "base64", ""]
     for way in ("http", "rsync", "base64"):
         desk.way_failed("c", "games", way, runtime.now_s())
-    picture = picture_of([*nodes("a", "b", "c")], [], news=desk.news(runtime))
-    shifted = SyncPicture(view=picture.view, nodes=picture.nodes, now_s=runtime.now_s(), news=picture.news)
-    assert "every way to it failed" in shifted.blocked(picture.nodes["b"], "games")
-    assert shifted.blocked(picture.nodes["b"], "models") == ""
+    cluster_view = cluster_view_of([*nodes("a", "b", "c")], [], reports=desk.reports(runtime))
+    shifted = ClusterView(
+        view=cluster_view.view, nodes=cluster_view.nodes, now_s=runtime.now_s(), reports=cluster_view.reports
+    )
+    assert "every way to it failed" in shifted.blocked(cluster_view.nodes["b"], "games")
+    assert shifted.blocked(cluster_view.nodes["b"], "models") == ""
     desk.came_back("b")
-    assert set(desk.news(runtime).closed) == {("c", "games")}
+    assert set(desk.reports(runtime).closed) == {("c", "games")}
     runtime.advance(301)
-    assert desk.news(runtime).closed == {}
+    assert desk.reports(runtime).closed == {}
 
 
 async def test_the_router_understands_singular_and_plural_and_nothing_else():
@@ -279,8 +289,8 @@ async def test_the_router_understands_singular_and_plural_and_nothing_else():
 
 
 def test_data_of_the_only_node_is_not_stale():
-    picture = picture_of([DataNode(name="a")], [(card(1, games=5, created_s=1.0), ["a"])])
-    assert stale_data(picture.view, picture.nodes, now_s=NOW_S, max_age_hours=1) == []
+    cluster_view = cluster_view_of([DataNode(name="a")], [(card(1, games=5, created_s=1.0), ["a"])])
+    assert stale_data(cluster_view.view, cluster_view.nodes, now_s=NOW_S, max_age_hours=1) == []
 
 
 def test_stale_is_what_one_node_alone_holds_although_others_would_take_it():
@@ -292,8 +302,8 @@ def test_stale_is_what_one_node_alone_holds_although_others_would_take_it():
         (card(5, created_s=1.0, kind=ArtifactKind.MODEL), ["a"]),
     ]
     given_nodes = [DataNode(name="a"), DataNode(name="b", receives=("games",))]
-    picture = picture_of(given_nodes, placed)
-    (found,) = stale_data(picture.view, picture.nodes, now_s=NOW_S, max_age_hours=1)
+    cluster_view = cluster_view_of(given_nodes, placed)
+    (found,) = stale_data(cluster_view.view, cluster_view.nodes, now_s=NOW_S, max_age_hours=1)
     assert (found.node, found.games, found.data_type, found.age_hours) == ("b", 11, "games", 2.0)
     assert len(found.digests) == 2
 

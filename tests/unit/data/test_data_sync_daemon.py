@@ -21,11 +21,11 @@ from ringrift.data.protection.records import (
     DeletionRecords,
     GivenUp,
     GivingUp,
-    Heir,
+    Successor,
     Tombstone,
     set_damaged_aside,
 )
-from ringrift.data.sync.cluster_view import NewsDesk
+from ringrift.data.sync.cluster_view import NodeReportCollector
 from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.contract import TransferFailed, TransferRefused
 from ringrift.data.transfer.peers import SyncStallHandler
@@ -44,7 +44,7 @@ def daemon_of(world, name="a", strategy="auto", **config):
         plane=world.planes[name],
         router=world.router,
         runtime=world.runtime,
-        news=NewsDesk(),
+        reports=NodeReportCollector(),
     )
 
 
@@ -144,7 +144,7 @@ async def test_a_node_that_somebody_sets_aside_is_left_alone_until_then():
     assert [source for source, target, _ in world.transfers if target == "a"] == ["c"], "another source"
     assert await world.holders(theirs) == {"a", "b", "c"}
     refused = await SyncFacade(
-        world.planes["a"], router=world.router, config=AutoSyncConfig(), news=NewsDesk()
+        world.planes["a"], router=world.router, config=AutoSyncConfig(), reports=NodeReportCollector()
     ).sync("games", targets=["b"])
     assert refused.errors == ["b: no disk; it is tried again in 60 s"]
     world.runtime.advance(61.0)
@@ -234,7 +234,7 @@ async def test_a_leader_broadcasts_to_all_and_keeps_very_large_files_back():
     small = await world.make(b"small", "a", games=5)
     large = await world.make(b"l" * 100, "a", games=5)
     daemon = daemon_of(world, broadcast_bytes_max=50)
-    daemon._news.leader = "a"
+    daemon._reports.leader = "a"
     await daemon._run_cycle()
     assert daemon.counts.strategy == "broadcast"
     assert await world.holders(small) == {"a", "b", "c", "d", "e"}
@@ -297,12 +297,12 @@ async def test_a_few_games_wait_for_more_but_not_for_ever_and_not_when_asked():
         plane=world.planes["a"],
         router=world.router,
         runtime=world.runtime,
-        news=NewsDesk(),
+        reports=NodeReportCollector(),
     )
     await daemon._run_cycle()
     assert await world.holders(made) == {"a"}
     assert daemon.counts.held_back == ("3 new games wait for more",)
-    daemon._wishes.at_once = True
+    daemon._requests.at_once = True
     await daemon._run_cycle()
     assert await world.holders(made) == {"a", "b"}
     late = await world.make(b"two", "a", games=3, created_s=world.runtime.now_s())
@@ -552,8 +552,8 @@ async def test_files_that_live_on_in_a_larger_one_stay_where_they_are():
     world = World(*nodes("a", "b"))
     small = await world.make(b"small", "a", node="a", games=5)
     large = await world.make(b"large", "a", node="a", games=50)
-    heir = Heir(digest=small.digest, heir=large.digest, reason="merged", at_s=1.0)
-    await DeletionRecords(world.planes["a"].kv).name_heir(heir)
+    heir = Successor(digest=small.digest, heir=large.digest, reason="merged", at_s=1.0)
+    await DeletionRecords(world.planes["a"].kv).name_successor(heir)
     await daemon_of(world)._run_cycle()
     assert await world.holders(small) == {"a"}
     assert await world.holders(large) == {"a", "b"}

@@ -9,7 +9,7 @@ from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.nodes import DataNode
 from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.retention import read_held
-from ringrift.data.sync.cluster_view import NewsDesk
+from ringrift.data.sync.cluster_view import NodeReportCollector
 from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.freshness import FreshnessChecker, FreshnessConfig, judge_freshness
 from ringrift.data.sync.staging import RUNNING, WAITING, TrainingActivityDaemon, node_of
@@ -23,10 +23,10 @@ class Wired:
     """A coordinator on the router of a world."""
 
     def __init__(self, world):
-        self.world, plane, config, news = world, world.planes["a"], AutoSyncConfig(), NewsDesk()
-        self.facade = SyncFacade(plane, router=world.router, config=config, news=news)
-        self.router = SyncRouter(plane, config=config, news=news)
-        self.scheduler = SyncScheduler(plane, config=config, facade=self.facade, news=news)
+        self.world, plane, config, reports = world, world.planes["a"], AutoSyncConfig(), NodeReportCollector()
+        self.facade = SyncFacade(plane, router=world.router, config=config, reports=reports)
+        self.router = SyncRouter(plane, config=config, reports=reports)
+        self.scheduler = SyncScheduler(plane, config=config, facade=self.facade, reports=reports)
         self.coordinator = SyncCoordinator(
             router=world.router,
             facade=self.facade,
@@ -103,9 +103,9 @@ async def test_the_word_that_a_node_trains_is_taken_back():
     world = World(*nodes("a", "b"))
     wired = Wired(world)
     await wired.say("TRAINING_STARTED", config_key="hex8_2p", job_id="j", node_id="b")
-    assert wired.router.news.news(world.runtime).training == {"b"}
+    assert wired.router.reports.reports(world.runtime).training == {"b"}
     await wired.say("TRAINING_FAILED", config_key="hex8_2p", job_id="j", node_id="b", error="x", reason="x")
-    assert wired.router.news.news(world.runtime).training == frozenset()
+    assert wired.router.reports.reports(world.runtime).training == frozenset()
     await wired.end()
 
 
@@ -206,7 +206,11 @@ async def order_training(world, *inputs, claim=None, config="hex8_2p"):
 
 def staging(world, trigger, name="a"):
     return TrainingActivityDaemon(
-        trigger, plane=world.planes[name], router=world.router, runtime=world.runtime, news=NewsDesk()
+        trigger,
+        plane=world.planes[name],
+        router=world.router,
+        runtime=world.runtime,
+        reports=NodeReportCollector(),
     )
 
 

@@ -10,7 +10,7 @@ from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.manifest.store import DiskState, DiskStates
 from ringrift.data.nodes import DataNode
 from ringrift.data.plane import get_data_plane
-from ringrift.data.sync.cluster_view import NewsDesk, SyncHistory
+from ringrift.data.sync.cluster_view import NodeReportCollector, SyncHistory
 from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.contract import Moved, NodeUnreachable, TransferRefused
@@ -83,7 +83,10 @@ def world_of(*given):
 
 def facade_of(world, name="a", **config):
     return SyncFacade(
-        world.planes[name], router=world.router, config=AutoSyncConfig(**config), news=NewsDesk()
+        world.planes[name],
+        router=world.router,
+        config=AutoSyncConfig(**config),
+        reports=NodeReportCollector(),
     )
 
 

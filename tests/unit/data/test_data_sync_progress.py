@@ -3,10 +3,10 @@
 from guards_world import DirectTransfers, World, nodes
 
 from ringrift.coordination.sync_facade import SyncFacade
-from ringrift.data.sync.cluster_view import NewsDesk
+from ringrift.data.sync.cluster_view import NodeReportCollector
 from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.executor import SyncProgress
-from ringrift.data.sync.plan import SyncPlan, Trip
+from ringrift.data.sync.plan import NodeTransfer, SyncPlan
 from ringrift.data.transfer.contract import TransferProgress
 from ringrift.testing.simulation import ManualRuntime
 
@@ -31,7 +31,7 @@ async def test_a_request_under_way_tells_percent_and_the_time_of_its_end():
     plane = world.planes["a"]
     made = await world.make(b"1234567890", "a")
     plane._transfers = SlowTransfers(world, plane)
-    facade = SyncFacade(plane, router=world.router, config=AutoSyncConfig(), news=NewsDesk())
+    facade = SyncFacade(plane, router=world.router, config=AutoSyncConfig(), reports=NodeReportCollector())
     seen = []
     SlowTransfers.look = lambda: seen.extend(facade.get_progress())
     assert (await facade.sync("games", targets=["b"])).success
@@ -46,12 +46,12 @@ async def test_trips_add_up_and_failed_calls_do_not_stop_the_bar():
     world = World(*nodes("a", "b", "c"))
     files = [await world.make(text, "a") for text in (b"one!", b"four")]
     progress = SyncProgress(ManualRuntime())
-    trips = [Trip(node=name, artifacts=tuple(files), reason="test") for name in ("b", "c")]
-    progress.begin(SyncPlan(sends=tuple(trips)))
+    node_transfers = [NodeTransfer(node=name, artifacts=tuple(files), reason="test") for name in ("b", "c")]
+    progress.begin(SyncPlan(sends=tuple(node_transfers)))
     assert (progress.percent, progress.estimated_completion_s) == (0.0, None)
-    progress.call_ended(trips[0], files=2, size=8)
+    progress.call_ended(node_transfers[0], files=2, size=8)
     assert (progress.percent, progress.files_done, progress.files_total) == (50.0, 2, 4)
-    progress.call_ended(trips[1], files=2, size=8, error="c does not answer")
+    progress.call_ended(node_transfers[1], files=2, size=8, error="c does not answer")
     assert (progress.percent, progress.error) == (100.0, "c does not answer")
     progress.end()
     assert not progress.to_dict()["is_active"]

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ringrift.engine.ports import Claimant, LogEvent, NewWork, WorkState
-from ringrift.engine.sqlite.direct_reads import glance, glance_revision
+from ringrift.engine.sqlite.direct_reads import read_committed, read_committed_revision
 from ringrift.engine.sqlite.files import create_if_absent
 from ringrift.engine.sqlite.schema import MIGRATIONS, WITHOUT_CHECKSUMS
 from ringrift.errors import Corrupt
@@ -38,7 +38,7 @@ async def test_a_value_that_is_not_what_was_stored_is_an_error_with_its_key(conf
         with pytest.raises(Corrupt, match=r"'games' is not what was stored.*ringrift rebuild"):
             await read()
     with pytest.raises(Corrupt, match=r"'games' is not what was stored.*ringrift rebuild"):
-        glance(config, "games")
+        read_committed(config, "games")
     assert (await engine.kv.get("other")).value == b"1"
     await engine.kv.put("games", b"145")  # whoever knows the value may store it again
     assert (await engine.kv.get("games")).value == b"145"
@@ -91,7 +91,7 @@ async def test_a_database_from_before_checksums_gets_them_when_it_is_opened(conf
     create_if_absent(config, MIGRATIONS[:WITHOUT_CHECKSUMS])
     with closing(sqlite3.connect(config.database)) as db, db:
         db.execute("INSERT INTO kv(key, revision, changed_s, value) VALUES ('games', 7, 0, x'313434')")
-    assert glance(config, "games").value == b"144"
+    assert read_committed(config, "games").value == b"144"
     engine = await opened(config)
     assert (await engine.kv.get("games")).value == b"144"
     change(config, "UPDATE kv SET value = x'313435' WHERE key = 'games'")
@@ -102,5 +102,5 @@ async def test_a_database_from_before_checksums_gets_them_when_it_is_opened(conf
 async def test_the_revision_of_a_key_is_told_without_opening_the_engine(config, opened):
     engine = await opened(config)
     revision = await engine.kv.put("marked", b"")
-    assert glance_revision(config, "marked") == revision
-    assert glance_revision(config, "never") == 0
+    assert read_committed_revision(config, "marked") == revision
+    assert read_committed_revision(config, "never") == 0

@@ -9,7 +9,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from ringrift import files as full_disk_module
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import Corrupt, StorageFull, Unavailable
 from ringrift.files import full_disk
 from ringrift.runtime import prepare_line
@@ -33,7 +33,7 @@ async def test_a_database_without_room_is_said_once_and_again_when_there_is_room
 
 
 def test_what_others_say_of_it_is_left_out_until_it_is_over(tmp_path):
-    with pytest.raises(StorageFull), told_in_our_words(tmp_path):
+    with pytest.raises(StorageFull), translated_errors(tmp_path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     again = {"event": "worker.renewal_failed", "error": "no space left for /data; try again in 30 s"}
     with pytest.raises(structlog.DropEvent):

@@ -17,7 +17,7 @@ from ringrift.engine.ports import CursorKey, Position
 from ringrift.errors import PayloadError, StorageFull
 from ringrift.events.catalog.audit import LastSeen, read_last_seen
 from ringrift.events.event import EventSource, RouterEvent
-from ringrift.events.positions import Cursor, DeliveryNotes, Identity, LogSeat, Note
+from ringrift.events.positions import Cursor, DeliveryNotes, Identity, LogConnection, Note
 from ringrift.events.router import get_router, reset_router
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.runtime import system_runtime
@@ -54,7 +54,7 @@ class Machine:
 
         around = Surroundings(
             settings=load_settings({"RINGRIFT_EVENT_BACKLOG": str(backlog), **env}).settings,
-            seat=LogSeat(open_log=open_log, claim=claim, open_kv=open_kv),
+            log_connection=LogConnection(open_log=open_log, claim=claim, open_kv=open_kv),
         )
         router = UnifiedEventRouter(surroundings=around)
         self.routers.append(router)

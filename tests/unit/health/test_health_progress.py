@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ringrift.coordination.progress_watchdog import (
-    ProgressBook,
+    ProgressRecords,
     ProgressWatchdog,
     StallDetector,
     velocity_per_hour,
@@ -25,9 +25,9 @@ def run_of(seen: ConfigSeen, *, at_s: float = 0.0, state: str = "running") -> Ru
     return RunSeen(at_s=at_s, state=state, configs={CONFIG: seen})
 
 
-def watch(pace_s: float, silence_s: float, **fields) -> tuple[ProgressBook, list]:
+def watch(pace_s: float, silence_s: float, **fields) -> tuple[ProgressRecords, list]:
     """Games come every *pace_s* ten times, then nothing for *silence_s*."""
-    book, now_s, told = ProgressBook(), 0.0, []
+    book, now_s, told = ProgressRecords(), 0.0, []
     for number in range(10):
         now_s += pace_s
         told += book.look(run_of(ConfigSeen(games=number)), now_s)
@@ -70,7 +70,7 @@ def test_a_pause_is_no_stall():
 
 
 def test_a_rating_that_does_not_rise_for_six_hours_is_a_stall():
-    book = ProgressBook()
+    book = ProgressRecords()
     for minute in range(6 * 60 + 2):
         seen = ConfigSeen(games=minute, rating=1500.0, rating_interval=(1480.0, 1520.0))
         told = book.look(run_of(seen), minute * 60.0)

@@ -12,11 +12,11 @@ from ringrift.coordination.evaluation_daemon import (
     trend_of,
     velocity,
 )
-from ringrift.coordination.tournament_daemon import TournamentRules, ladder_rung, tournament_wishes
+from ringrift.coordination.tournament_daemon import TournamentRules, ladder_rung, tournament_requests
 from ringrift.errors import ConfigError
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.judging.ratings import Pool
-from ringrift.learning.plan.evaluation import WANTED_TOPIC, WISH_S_MAX, wanted_games, wish_details
+from ringrift.learning.plan.evaluation import REQUEST_S_MAX, WANTED_TOPIC, request_details, wanted_games
 from ringrift.learning.run_status import Curve
 from ringrift.learning.situation import Situations
 from ringrift.testing.simulation import ManualRuntime
@@ -58,7 +58,9 @@ def world():
 async def test_a_request_becomes_a_wish_that_games_fulfil(world):
     model, daemon = world.champion(), world.daemon(EvaluationDaemon)
     wishes = await daemon.request_evaluation("square8_2p", opponents=["mcts:32"], games=64)
-    assert [(wish.model, wish.opponent, wish.games) for wish in wishes] == [(model, "mcts:32", 64)]
+    assert [(request.model, request.opponent, request.games) for request in wishes] == [
+        (model, "mcts:32", 64)
+    ]
     assert "64 games of" in daemon.get_queue()["square8_2p"][0]
     again = await daemon.request_evaluation("square8_2p", opponents=["mcts:32"], games=64)
     assert again == wishes
@@ -66,7 +68,7 @@ async def test_a_request_becomes_a_wish_that_games_fulfil(world):
     world.tick()
     world.run.story.evaluate(model, "mcts:32", wins=10, losses=30, purpose="rating")
     state = world.run.story.state
-    assert [wish.games for wish in wanted_games(state, state.last_s)] == [24]
+    assert [request.games for request in wanted_games(state, state.last_s)] == [24]
     world.run.story.evaluate(model, "mcts:32", wins=10, losses=14, purpose="rating")
     assert wanted_games(state, state.last_s) == []
 
@@ -89,14 +91,17 @@ def test_wishes_end_after_a_day_and_unknown_models_are_no_wish(world):
     at_s = state.last_s
     world.run.story.write(
         Noted(
-            at_s=at_s, topic=WANTED_TOPIC, text="t", details=wish_details(model, ["random", model], games=5)
+            at_s=at_s,
+            topic=WANTED_TOPIC,
+            text="t",
+            details=request_details(model, ["random", model], games=5),
         )
     )
     world.run.story.write(
-        Noted(at_s=at_s, topic=WANTED_TOPIC, text="t", details=wish_details("gone", ["random"], games=5))
+        Noted(at_s=at_s, topic=WANTED_TOPIC, text="t", details=request_details("gone", ["random"], games=5))
     )
-    assert [wish.opponent for wish in wanted_games(state, at_s)] == ["random"]
-    assert wanted_games(state, at_s + WISH_S_MAX + 1) == []
+    assert [request.opponent for request in wanted_games(state, at_s)] == ["random"]
+    assert wanted_games(state, at_s + REQUEST_S_MAX + 1) == []
 
 
 # --- results --------------------------------------------------------------------------------------------
@@ -222,13 +227,13 @@ async def test_a_failing_evaluation_makes_the_daemon_degraded(world):
 def test_a_ladder_match_is_due_by_time_and_with_the_nearest_baseline(world):
     champion, story = world.champion(), world.run.story
     rules, state = TournamentRules(), story.state
-    assert tournament_wishes(state, story.now_s, rules) == []
+    assert tournament_requests(state, story.now_s, rules) == []
     later = story.now_s + HOUR_S
-    (wish,) = tournament_wishes(state, later, rules)
-    assert wish.details == wish_details(champion, ["random"], games=40)
+    (request,) = tournament_requests(state, later, rules)
+    assert request.details == request_details(champion, ["random"], games=40)
     story.evaluate(champion, "mcts:32", wins=30, losses=34, purpose="rating")
     assert ladder_rung(state, champion) == "mcts:32"
-    assert tournament_wishes(state, story.now_s + 60, rules) == []
+    assert tournament_requests(state, story.now_s + 60, rules) == []
 
 
 async def test_the_daemon_asks_once_and_not_before_the_wish_is_fulfilled(world):
@@ -239,7 +244,7 @@ async def test_the_daemon_asks_once_and_not_before_the_wish_is_fulfilled(world):
     promoted = {"config_key": "square8_2p", "model_id": "m", "model_path": "p", "elo": 1.0}
     await world.ear.router.publish("MODEL_PROMOTED", promoted, "controller")
     await world.ear.router.publish("MODEL_PROMOTED", {**promoted, "elo": 2.0}, "controller")
-    assert daemon.wishes == 1
+    assert daemon.requests == 1
     await daemon.stop()
 
 

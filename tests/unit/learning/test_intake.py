@@ -31,7 +31,7 @@ from ringrift.learning.situation import get_open_run
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
-from ringrift.work.stages import get_bell
+from ringrift.work.stages import get_loop_waker
 
 CONFIG = "square8_2p"
 WEIGHTS = struct.pack("<Q", 2) + b"{}weights"
@@ -114,7 +114,7 @@ async def test_games_of_a_user_are_sealed_and_their_check_is_ordered(site):
     assert (shard.state, shard.games, shard.worker) == (ShardState.UNCHECKED, 12, "outside")
     with await site.engine.blobs.open(shard.digest) as blob:
         assert blob.read() == (site.files / "games.db").read_bytes()
-    assert get_bell().rung["SELFPLAY_COMPLETE"] == 1
+    assert get_loop_waker().rung["SELFPLAY_COMPLETE"] == 1
     assert "validate" in await site.wanted()
     assert not list((get_settings().data_dir / "intake").iterdir())
     assert await site.refusals() == []

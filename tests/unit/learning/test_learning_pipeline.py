@@ -32,7 +32,7 @@ from ringrift.learning.plan.rules import LearningRules, learning_rules
 from ringrift.learning.run_status import CHOICE_KEY, STATUS_KEY
 from ringrift.learning.situation import get_open_run
 from ringrift.runtime import system_runtime
-from ringrift.work.stages import get_bell
+from ringrift.work.stages import get_loop_waker
 
 CONFIG = "square8_2p"
 
@@ -108,7 +108,7 @@ async def test_what_somebody_merely_says_is_no_state(run, router, pipeline):
     assert pipeline.get_stats()["games_generated"] == 50
     assert pipeline.get_current_stage(CONFIG) is PipelineStage.SELFPLAY
     assert pipeline.get_stats()["refused_claims"] is None, "there is no store to keep them in"
-    assert not get_bell().rung
+    assert not get_loop_waker().rung
 
 
 async def test_a_claim_from_outside_is_refused_once_with_the_reason(run, router, pipeline):
@@ -143,9 +143,9 @@ async def test_what_others_tell_wakes_the_loop_and_its_own_words_do_not(router):
     wire_pipeline_events(router=router)
     games = {"config_key": CONFIG, "node_id": "n", "new_games": 3}
     await router.publish("NEW_GAMES_AVAILABLE", games, SOURCE)
-    assert not get_bell().rung
+    assert not get_loop_waker().rung
     await router.publish("NEW_GAMES_AVAILABLE", games, "a sync daemon")
-    assert get_bell().rung["NEW_GAMES_AVAILABLE"] == 1
+    assert get_loop_waker().rung["NEW_GAMES_AVAILABLE"] == 1
 
 
 async def test_old_data_and_unregistered_games_are_asked_for(router):

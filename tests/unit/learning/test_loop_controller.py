@@ -305,12 +305,12 @@ def test_a_picture_that_cannot_be_drawn_does_not_end_learning(tmp_path):
 
         site.engine.kv.put = fails
         await some_seconds(loop, [FIRST])
-        assert loop.pictures_failed > 1
-        assert "the disk is full" in loop.picture_problem
+        assert loop.status_writes_failed > 1
+        assert "the disk is full" in loop.status_problem
         assert loop.controller.passes > 1
         site.engine.kv.put = put
         await some_seconds(loop, [FIRST])
-        assert loop.picture_problem == ""
+        assert loop.status_problem == ""
 
     at_a_site(scenario)
 
@@ -367,7 +367,7 @@ def test_the_picture_counts_the_workers_that_were_asked_for(tmp_path):
             site.engine, site.runtime, Settings(data_dir=tmp_path), controller, router=a_router()
         )
         writer._doctor.findings = healthy
-        assert (await writer.picture("running")).workers == 2
+        assert (await writer.status_view("running")).workers == 2
 
     at_a_site(scenario)
 

@@ -26,10 +26,10 @@ from ringrift.learning.plan.evaluation import (
     RECENT_S,
     open_candidates,
     recent_judging,
+    request_details,
     under_judgement,
     waiting_for_verdict,
     wanted_games,
-    wish_details,
 )
 from ringrift.learning.plan.orders import evaluate_order, match_batch, selfplay_order
 from ringrift.learning.plan.plan import plan
@@ -573,7 +573,7 @@ def test_a_second_look_asked_for_by_a_clock_that_was_put_back_does_not_go_on_for
 
 def test_games_wished_for_by_a_clock_that_was_put_back_wait_for_their_time():
     story, _, champion = two_champions()
-    wish = wish_details(champion, ["heuristic"], games=20)
-    story.write(Noted(at_s=story.now_s + 3600, topic="wanted_games", text="ladder", details=wish))
+    request = request_details(champion, ["heuristic"], games=20)
+    story.write(Noted(at_s=story.now_s + 3600, topic="wanted_games", text="ladder", details=request))
     assert not wanted_games(story.state, story.now_s)
     assert wanted_games(story.state, story.now_s + 3601)

@@ -9,7 +9,7 @@ from ringrift.coordination.auto_promotion_daemon import (
     LOOKS_MAX,
     AutoPromotionDaemon,
     PromotionControllerDaemon,
-    bad_news,
+    bad_outcome,
 )
 from ringrift.coordination.model_lifecycle_coordinator import ChampionFiles
 from ringrift.engine.memory.engine import memory_engine
@@ -79,7 +79,7 @@ async def test_a_regression_makes_a_settled_champion_be_looked_at_again(world):
     assert rechecked_since(world.run.story.state, second) == world.runtime.now_s()
     await world.say("REGRESSION_DETECTED", {**REGRESSION, "elo_drop": 62.0})
     assert len(world.notes()) == 1  # this look is open
-    assert daemon.health_check().details["bad_news"]["square8_2p"] == "a regression of 62 points was found"
+    assert daemon.health_check().details["bad_outcome"]["square8_2p"] == "a regression of 62 points was found"
     await daemon.stop()
 
 
@@ -99,7 +99,7 @@ async def test_a_rating_that_fell_is_no_reason_to_look_again_while_it_is_above_t
     }
     await world.say("ELO_SIGNIFICANT_CHANGE", fell)
     assert world.notes() == []
-    assert daemon.health_check().details["bad_news"]["square8_2p"] == "its rating fell by 70 points"
+    assert daemon.health_check().details["bad_outcome"]["square8_2p"] == "its rating fell by 70 points"
     world.run.story.evaluate(second, "random", wins=2, losses=200, purpose="rating")
     await world.say("ELO_SIGNIFICANT_CHANGE", {**fell, "elo_delta": -300.0})
     assert world.notes() == ["its rating fell by 300 points"]
@@ -128,11 +128,11 @@ async def test_a_first_champion_has_nothing_to_go_back_to(world):
 
 
 def test_what_counts_as_bad_news():
-    assert bad_news("ELO_SIGNIFICANT_CHANGE", {"elo_delta": 40.0}) == ""
-    assert bad_news("ELO_SIGNIFICANT_CHANGE", {"elo_delta": -40.0}) == "its rating fell by 40 points"
-    assert bad_news("REGRESSION_DETECTED", {"severity": "minor", "elo_drop": 22.0}) == ""
-    assert bad_news("REGRESSION_DETECTED", {"severity": "moderate", "elo_drop": 40.0})
-    assert bad_news("TRAINING_ROLLBACK_NEEDED", {"reason": "loss exploded"}) == "loss exploded"
+    assert bad_outcome("ELO_SIGNIFICANT_CHANGE", {"elo_delta": 40.0}) == ""
+    assert bad_outcome("ELO_SIGNIFICANT_CHANGE", {"elo_delta": -40.0}) == "its rating fell by 40 points"
+    assert bad_outcome("REGRESSION_DETECTED", {"severity": "minor", "elo_drop": 22.0}) == ""
+    assert bad_outcome("REGRESSION_DETECTED", {"severity": "moderate", "elo_drop": 40.0})
+    assert bad_outcome("TRAINING_ROLLBACK_NEEDED", {"reason": "loss exploded"}) == "loss exploded"
 
 
 async def install(world, text, config="square8_2p"):

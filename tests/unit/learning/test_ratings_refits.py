@@ -89,9 +89,9 @@ def test_nothing_is_fitted_on_the_loop_of_a_run_with_ten_thousand_matches(fits, 
         await controller.reconcile()
         settings = Settings(data_dir=tmp_path)
         writer = StatusWriter(engine, runtime, settings, controller, router=UnifiedEventRouter())
-        picture = await writer.picture("running")
+        status_view = await writer.status_view("running")
         told, _ = look(None, state, controller.curves.of(state))
-        assert picture.configs[CONFIG].rating == pytest.approx(told.ratings[champion])
+        assert status_view.configs[CONFIG].rating == pytest.approx(told.ratings[champion])
         assert len(told.ratings) == 300
         await engine.close()
 

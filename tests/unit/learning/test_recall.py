@@ -23,7 +23,7 @@ from ringrift.learning.plan.orders import export_order
 from ringrift.learning.plan.plan import plan
 from ringrift.learning.plan.recall import recall_effect
 from ringrift.learning.plan.snapshot import Snapshot
-from ringrift.learning.requests import RecallWishes
+from ringrift.learning.requests import RecallRequests
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 CONFIG = "square8_2p"
@@ -265,16 +265,16 @@ def test_a_wish_becomes_a_fact_once_and_the_pointer_follows():
     story, _, (first, second) = two_champions()
 
     async def work(engine, controller):
-        wishes = RecallWishes(engine.kv)
-        await wishes.add(CONFIG, Recalled(at_s=1.0, recall_id="r7", reason="bad", model=second))
+        recall_requests = RecallRequests(engine.kv)
+        await recall_requests.add(CONFIG, Recalled(at_s=1.0, recall_id="r7", reason="bad", model=second))
         await controller.reconcile()
         state = controller.state(CONFIG)
         assert state.recalls["r7"].model == second
         assert state.champion == first
         assert (await read_champion(engine.kv, CONFIG)).model == first
-        assert not await wishes.is_waiting(CONFIG, "r7")
+        assert not await recall_requests.is_waiting(CONFIG, "r7")
         facts = state.facts
-        await wishes.add(CONFIG, Recalled(at_s=1.0, recall_id="r7", reason="bad", model=second))
+        await recall_requests.add(CONFIG, Recalled(at_s=1.0, recall_id="r7", reason="bad", model=second))
         await controller.reconcile()
         assert controller.state(CONFIG).facts == facts
 
@@ -289,8 +289,8 @@ def test_a_training_on_recalled_games_is_ended():
     job = story.issue("train", next(w for w in plan_of(story).wanted if w.kind == "train").order)
 
     async def work(engine, controller):
-        wish = Recalled(at_s=1.0, recall_id="r7", reason="bad", worker="w1")
-        await RecallWishes(engine.kv).add(CONFIG, wish)
+        request = Recalled(at_s=1.0, recall_id="r7", reason="bad", worker="w1")
+        await RecallRequests(engine.kv).add(CONFIG, request)
         await controller.reconcile()
         assert (await engine.queue.get(job)).state is WorkState.CANCELLED
         await controller.reconcile()

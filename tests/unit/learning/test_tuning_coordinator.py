@@ -316,11 +316,11 @@ def test_a_population_and_the_weights_of_the_heuristic_are_told_from_begin_to_en
 
 def test_a_published_wish_for_a_search_begins_one_and_what_others_began_is_not_begun_again():
     async def scenario(world):
-        wish = {"config_key": "square8_2p", "run_id": "by-hand", "reason": "a person", "generations": 2}
-        await world.ear.router.publish("CMAES_TRIGGERED", wish, "somebody")
+        request = {"config_key": "square8_2p", "run_id": "by-hand", "reason": "a person", "generations": 2}
+        await world.ear.router.publish("CMAES_TRIGGERED", request, "somebody")
         (run,) = await world.coordinator.runs()
         assert (run.run_id, run.params["generations"]) == ("tune.by-hand", 2)
-        again = {**wish, "run_id": run.run_id}
+        again = {**request, "run_id": run.run_id}
         await world.ear.router.publish("CMAES_TRIGGERED", again, "somebody")
         assert len(await world.coordinator.runs()) == 1
         assert world.coordinator.last_refusal == ""

@@ -25,7 +25,7 @@ from ringrift.web.snapshot import STALE_S, ProbeSnapshot, SnapshotBoard
 ONE = SampleRun()
 
 
-def picture(run=ONE, *, taken_s=0.0, **changes):
+def status_view(run=ONE, *, taken_s=0.0, **changes):
     fields = {
         "taken_s": taken_s,
         "node_id": "box",
@@ -54,9 +54,9 @@ def values(parts):
 
 def test_only_the_parts_that_changed_are_told():
     sections = Sections("boot")
-    sections.take(picture())
+    sections.take(status_view())
     mark = sections.mark
-    sections.take(picture(with_games(1)))
+    sections.take(status_view(with_games(1)))
     full, parts = sections.since(mark)
     assert full is False
     assert list(parts) == ["config/square8_2p"]
@@ -65,9 +65,9 @@ def test_only_the_parts_that_changed_are_told():
 
 def test_a_config_that_is_gone_is_told_as_gone():
     sections = Sections("boot")
-    sections.take(picture(SampleRun(configs=("a_2p", "b_2p"))))
+    sections.take(status_view(SampleRun(configs=("a_2p", "b_2p"))))
     mark = sections.mark
-    sections.take(picture(SampleRun(configs=("a_2p",))))
+    sections.take(status_view(SampleRun(configs=("a_2p",))))
     assert values(sections.since(mark)[1])["config/b_2p"] is None
     assert "config/b_2p" not in sections.since("")[1]
 
@@ -77,7 +77,7 @@ def test_a_config_that_is_gone_is_told_as_gone():
 )
 def test_a_mark_that_means_nothing_here_gets_everything(mark):
     sections = Sections("boot")
-    sections.take(picture())
+    sections.take(status_view())
     full, parts = sections.since(mark)
     assert full is True
     assert {"run", "config/square8_2p", "curve/square8_2p", "decisions"} <= set(parts)
@@ -91,7 +91,7 @@ def test_whoever_applies_the_changes_since_any_mark_has_the_newest_picture(histo
     sections, seen = Sections("boot"), []
     for configs, seed in history:
         run = SampleRun(configs=tuple(sorted(configs)), seed=seed, promotions=seed).status()
-        sections.take(picture(run))
+        sections.take(status_view(run))
         seen.append((sections.mark, values(sections.since("")[1])))
     mark, known = data.draw(st.sampled_from(seen))
     _, changes = sections.since(mark)
@@ -140,14 +140,14 @@ def messages(lines):
 
 
 def test_a_watcher_gets_the_picture_and_then_what_changes(client, board, runtime):
-    board.show(picture(taken_s=runtime.monotonic_s()))
+    board.show(status_view(taken_s=runtime.monotonic_s()))
     with client.stream("GET", "/events/stream") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         news = messages(answer.iter_lines())
         kind, body, _ = next(news)
         assert (kind, body["full"], body["alive"]) == ("picture", True, True)
         assert body["parts"]["curve/square8_2p"][0]["rows"] > 0
-        board.show(picture(with_games(7), taken_s=runtime.monotonic_s()))
+        board.show(status_view(with_games(7), taken_s=runtime.monotonic_s()))
         body = next(body for kind, body, _ in news if kind == "picture")  # a slow machine beats in between
         assert body["full"] is False
         assert body["parts"]["config/square8_2p"]["games"] == 7
@@ -156,10 +156,10 @@ def test_a_watcher_gets_the_picture_and_then_what_changes(client, board, runtime
 
 @pytest.mark.parametrize("way", ["header", "parameter"])
 def test_a_watcher_that_comes_back_gets_what_it_missed(client, board, runtime, way):
-    board.show(picture(taken_s=runtime.monotonic_s()))
+    board.show(status_view(taken_s=runtime.monotonic_s()))
     with client.stream("GET", "/events/stream") as answer:
         mark = next(messages(answer.iter_lines()))[2]
-    board.show(picture(with_games(8), taken_s=runtime.monotonic_s()))
+    board.show(status_view(with_games(8), taken_s=runtime.monotonic_s()))
     given_mark = {"headers": {"last-event-id": mark}} if way == "header" else {"params": {"mark": mark}}
     with client.stream("GET", "/events/stream", **given_mark) as answer:
         _, body, _ = next(messages(answer.iter_lines()))
@@ -169,7 +169,7 @@ def test_a_watcher_that_comes_back_gets_what_it_missed(client, board, runtime, w
 
 def test_silence_is_broken_by_beats_that_say_how_old_the_picture_is(client, board, runtime, monkeypatch):
     monkeypatch.setattr(live_stream, "BEAT_S", 0.05)
-    board.show(picture(taken_s=runtime.monotonic_s()))
+    board.show(status_view(taken_s=runtime.monotonic_s()))
     with client.stream("GET", "/events/stream") as answer:
         news = messages(answer.iter_lines())
         next(news)
@@ -259,7 +259,7 @@ def test_probes_answer_under_any_name_and_tell_no_details(client):
 
 
 def test_metrics_tell_of_every_config(client, board, runtime):
-    board.show(picture(SampleRun(configs=TWELVE), taken_s=runtime.monotonic_s()))
+    board.show(status_view(SampleRun(configs=TWELVE), taken_s=runtime.monotonic_s()))
     text = client.get("/metrics").text
     for name in ("games", "rows", "rating", "rating_low", "rating_high", "games_per_second", "train_bucket"):
         assert f'ringrift_{name}{{config="square8_2p"}}' in text
@@ -269,7 +269,7 @@ def test_metrics_tell_of_every_config(client, board, runtime):
 
 
 def test_openmetrics_takes_any_config_name(client, board, runtime):
-    board.show(picture(SampleRun(configs=('open_spiel:go(x="1\\2\n")',)), taken_s=runtime.monotonic_s()))
+    board.show(status_view(SampleRun(configs=('open_spiel:go(x="1\\2\n")',)), taken_s=runtime.monotonic_s()))
     answer = client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.text.endswith("# EOF\n")
     assert r'config="open_spiel:go(x=\"1\\2\n\")"' in answer.text

@@ -35,7 +35,7 @@ class Published(list):
         self.append(("resume", request.config, request.reason))
 
 
-def picture(runtime, **changes):
+def status_view(runtime, **changes):
     fields = {
         "taken_s": runtime.monotonic_s(),
         "node_id": "box",
@@ -95,14 +95,14 @@ def test_a_process_that_never_reported_is_neither_alive_nor_ready(client):
 
 @pytest.mark.parametrize("path", ["/health", "/livez", "/ready", "/readyz"])
 def test_a_well_process_says_so(client, board, runtime, path):
-    board.show(picture(runtime))
+    board.show(status_view(runtime))
     answer = client.get(path)
     assert answer.status_code == 200
     assert answer.json()["node_id"] == "box"
 
 
 def test_a_blocked_control_loop_is_not_alive_though_the_server_answers(client, board, runtime):
-    board.show(picture(runtime))
+    board.show(status_view(runtime))
     runtime.advance(STALE_S + 5)
     answer = client.get("/livez")
     assert answer.status_code == 503
@@ -111,16 +111,16 @@ def test_a_blocked_control_loop_is_not_alive_though_the_server_answers(client, b
 
 @pytest.mark.parametrize("path", ["/ready", "/status", "/metrics"])
 def test_who_asks_gets_a_new_picture_when_the_latest_is_old(client, board, runtime, path):
-    board.show(picture(runtime, ready=False, reason="starting", status={}, health_score=0.5))
+    board.show(status_view(runtime, ready=False, reason="starting", status={}, health_score=0.5))
     runtime.advance(FRESH_S + 1)
-    board.ask = lambda: board.show(picture(runtime))
+    board.ask = lambda: board.show(status_view(runtime))
     answer = client.get(path)
     assert answer.status_code == 200
     assert any(new in answer.text for new in ('"ready":true', '"running":true', "health_score 1.0"))
 
 
 def test_a_probe_answers_from_the_old_picture_while_the_loop_takes_no_new_one(client, board, runtime):
-    board.show(picture(runtime))
+    board.show(status_view(runtime))
     runtime.advance(STALE_S - 1)
     board.ask = lambda: None
     assert client.get("/livez").status_code == 200
@@ -129,19 +129,19 @@ def test_a_probe_answers_from_the_old_picture_while_the_loop_takes_no_new_one(cl
 
 
 def test_a_dead_critical_daemon_is_named(client, board, runtime):
-    board.show(picture(runtime, alive=False, reason="event_router is failed"))
+    board.show(status_view(runtime, alive=False, reason="event_router is failed"))
     answer = client.get("/health")
     assert (answer.status_code, answer.json()["reason"]) == (503, "event_router is failed")
 
 
 def test_alive_but_not_ready(client, board, runtime):
-    board.show(picture(runtime, ready=False, reason="dlq_retry is starting"))
+    board.show(status_view(runtime, ready=False, reason="dlq_retry is starting"))
     assert client.get("/livez").status_code == 200
     assert client.get("/readyz").json()["reason"] == "dlq_retry is starting"
 
 
 def test_metrics_can_be_scraped(client, board, runtime):
-    board.show(picture(runtime))
+    board.show(status_view(runtime))
     text = client.get("/metrics").text
     assert 'daemon_count{state="running"} 3.0' in text
     assert "daemon_health_score 1.0" in text
@@ -150,7 +150,7 @@ def test_metrics_can_be_scraped(client, board, runtime):
 
 
 def test_metrics_come_as_openmetrics_for_whoever_asks(client, board, runtime):
-    board.show(picture(runtime))
+    board.show(status_view(runtime))
     answer = client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")
@@ -158,7 +158,7 @@ def test_metrics_come_as_openmetrics_for_whoever_asks(client, board, runtime):
 
 
 def test_status_is_the_managers_status(client, board, runtime):
-    board.show(picture(runtime))
+    board.show(status_view(runtime))
     assert client.get("/status").json() == {"running": True, "daemons": {}}
 
 
@@ -304,7 +304,7 @@ def test_a_page_of_another_origin_is_refused_whatever_key_it_has(client, publish
 
 
 def test_beyond_loopback_reading_needs_the_key_and_probes_tell_no_details(probes, board, runtime):
-    board.show(picture(runtime, ready=False, reason="dlq_retry is starting"))
+    board.show(status_view(runtime, ready=False, reason="dlq_retry is starting"))
     with serving(probes.app(open_to_read=False)) as client:
         for path in ("/status", "/metrics", "/events/stream"):
             assert client.get(path).status_code == 401
@@ -334,7 +334,7 @@ def test_loopback_is_known(host):
     ],
 )
 def test_an_odd_accept_header_still_gets_metrics(client, board, runtime, accept):
-    board.show(picture(runtime))
+    board.show(status_view(runtime))
     answer = client.get("/metrics", headers={"accept": accept.encode("latin1")})
     assert answer.status_code == 200
     assert "ringrift_up 1.0" in answer.text
@@ -362,7 +362,7 @@ def test_no_body_makes_the_server_fail(client, published, body):
 
 
 def test_idle_connections_keep_nobody_out(client, board, runtime):
-    board.show(picture(runtime))
+    board.show(status_view(runtime))
     port = client.base_url.port
     idle = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(CONNECTIONS_MAX + 20)]
     try:
@@ -376,7 +376,7 @@ def test_idle_connections_keep_nobody_out(client, board, runtime):
 
 def test_bodies_that_never_arrive_keep_nobody_out(client, board, runtime):
     """A code is taken without a key, so its body may come from anybody."""
-    board.show(picture(runtime))
+    board.show(status_view(runtime))
     slow = [
         socket.create_connection(("127.0.0.1", client.base_url.port), timeout=60)
         for _ in range(CONNECTIONS_MAX + 20)

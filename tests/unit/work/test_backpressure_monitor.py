@@ -30,7 +30,7 @@ from ringrift.work.backpressure import (
     look_at_this_machine,
     read_depths,
 )
-from ringrift.work.durations import DurationBook
+from ringrift.work.durations import DurationStore
 
 IDLE = NodeResources(cpu_percent=5, memory_percent=20, disk_percent=30, disk_free_gb=100, load=0.1, cores=4)
 
@@ -232,7 +232,7 @@ def test_the_work_queue_monitor_knows_waits_runs_failures_and_who_works():
         daemon = WorkQueueMonitorDaemon(
             engine=world.get_engine,
             lifecycle=NoTasks(),
-            book=DurationBook(kv, runtime=world.runtime),
+            book=DurationStore(kv, runtime=world.runtime),
             resources=world.resources,
             router=world.router,
             runtime=world.runtime,

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ringrift.coordination.duration_scheduler import (
     DEFAULT_DURATIONS_S,
     BusyHours,
-    DurationBook,
     DurationScheduler,
+    DurationStore,
     TaskOutcome,
     can_schedule_task,
     estimate_task_duration,
@@ -107,7 +107,7 @@ class Bench:
         async def kv():
             return self.engine.kv
 
-        return DurationBook(kv, runtime=self.runtime)
+        return DurationStore(kv, runtime=self.runtime)
 
     async def get_engine(self):
         return self.engine

@@ -14,7 +14,7 @@ from ringrift.coordination.selfplay_scheduler import (
     SelfplayOrchestrator,
     SelfplayScheduler,
     emit_selfplay_completion,
-    get_bell,
+    get_loop_waker,
     get_selfplay_stats,
     select_curriculum_config,
     wire_selfplay_events,
@@ -104,7 +104,7 @@ async def test_games_count_when_the_run_has_them_and_not_when_they_are_told(self
     assert (stats["games_last_hour"], stats["completed_tasks"]) == (0, 0)
     await put_run(engine, runtime, hex8_3p=ConfigSeen(games=30, games_unchecked=10))
     assert (await orchestrator.stats())["total_games"] == 40
-    assert get_bell().rung["SELFPLAY_COMPLETE"] == 1
+    assert get_loop_waker().rung["SELFPLAY_COMPLETE"] == 1
 
 
 async def test_speed_is_unknown_of_a_run_that_fell_silent(selfplay):
@@ -124,7 +124,7 @@ async def test_a_task_whose_worker_died_is_no_longer_active(selfplay, router):
     assert not await orchestrator.active_tasks()
     (ended,) = await orchestrator.history()
     assert (ended.error, ended.success, ended.games_generated) == ("its worker was killed", False, None)
-    assert get_bell().rung["TASK_ORPHANED"] == 1
+    assert get_loop_waker().rung["TASK_ORPHANED"] == 1
 
 
 async def test_the_newest_tasks_are_found_among_many_ends(selfplay):
@@ -218,7 +218,7 @@ async def test_a_new_champion_wakes_the_loop_and_is_shown(router):
     scheduler._subscribe()
     promoted = {"config_key": "a_2p", "model_id": "m", "model_path": "blob:m", "elo": 1600.0}
     await router.publish("MODEL_PROMOTED", promoted)
-    assert get_bell().rung["MODEL_PROMOTED"] == 1
+    assert get_loop_waker().rung["MODEL_PROMOTED"] == 1
     assert scheduler.signals.value("a_2p", "MODEL_PROMOTED", "elo", 0.0) == 1600.0
     scheduler._unsubscribe()
 

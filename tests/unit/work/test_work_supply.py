@@ -19,7 +19,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RatingPoint, RunSeen
 from ringrift.testing.simulation import ManualRuntime
-from ringrift.work.stages import get_bell
+from ringrift.work.stages import get_loop_waker
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 COUNTS = st.integers(0, 3000)
@@ -92,11 +92,11 @@ async def test_the_populator_counts_workers_and_the_one_queue():
     daemon = QueuePopulatorDaemon(populator, router=router)
     await daemon._run_cycle()
     assert (populator.supply.slots, populator.supply.ready, populator.supply.items) == (2, 1, 2)
-    assert get_bell().rung["there is room for work"] == 1
+    assert get_loop_waker().rung["there is room for work"] == 1
     await engine.queue.add([NewWork(kind="selfplay")] * 2)
     await daemon._run_cycle()
     assert populator.supply.items == 0
-    assert get_bell().rung["there is room for work"] == 1
+    assert get_loop_waker().rung["there is room for work"] == 1
     await engine.close()
 
 
@@ -105,7 +105,7 @@ async def test_an_end_rings_the_bell():
     populator = UnifiedQueuePopulator(router=router)
     populator.wire()
     rings = []
-    end = get_bell().listen(lambda: rings.append(1))
+    end = get_loop_waker().listen(lambda: rings.append(1))
     await router.publish("WORK_COMPLETED", {"work_id": "w", "work_type": "selfplay", "node_id": "n"})
     end()
     await router.publish("WORK_COMPLETED", {"work_id": "x", "work_type": "selfplay", "node_id": "n"})

@@ -8,16 +8,16 @@ import pytest
 
 from ringrift.settings import JobSettings
 from ringrift.work.job.orders import JobOrder
-from ringrift.work.job.protocol import JobTalk
+from ringrift.work.job.protocol import JobOutput
 from ringrift.work.job.runner import EndReason, JobLimits, Usage, limits_for, measure, what_is_wrong
 
 LIMITS = JobLimits(timeout_s=100, silence_s=20, idle_s=50, memory_mb=500, output_bytes=1000)
 
 
 def wrong(*, now_s=10.0, heard_s=10.0, moved_s=10.0, memory_mb=10.0, said=0):
-    talk = JobTalk(now_s=0.0)
-    talk.heard_s, talk.moved_s, talk.bytes_heard = heard_s, moved_s, said
-    found = what_is_wrong(LIMITS, talk, Usage(memory_mb), started_s=0.0, now_s=now_s)
+    job_output = JobOutput(now_s=0.0)
+    job_output.heard_s, job_output.moved_s, job_output.bytes_heard = heard_s, moved_s, said
+    found = what_is_wrong(LIMITS, job_output, Usage(memory_mb), started_s=0.0, now_s=now_s)
     return found and found[0]
 
 

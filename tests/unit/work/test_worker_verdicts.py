@@ -4,14 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.work.job.protocol import JobTalk
+from ringrift.work.job.protocol import JobOutput
 from ringrift.work.job.runner import RETRY_S_MAX, EndReason, Fate, JobEnd, Usage, judge
 
 
 def end(code, *, result=None, ending=None, why="", tail=()):
-    talk = JobTalk(now_s=0.0)
-    talk.result = result
-    return JobEnd(exit_code=code, talk=talk, wall_s=1.0, usage=Usage(), ending=ending, why=why, log_tail=tail)
+    job_output = JobOutput(now_s=0.0)
+    job_output.result = result
+    return JobEnd(
+        exit_code=code,
+        job_output=job_output,
+        wall_s=1.0,
+        usage=Usage(),
+        ending=ending,
+        why=why,
+        log_tail=tail,
+    )
 
 
 @pytest.mark.parametrize(

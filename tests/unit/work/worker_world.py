@@ -9,10 +9,10 @@ from ringrift.engine.ports import NewWork
 from ringrift.events.catalog.table import CATALOG
 from ringrift.settings import load_settings
 from ringrift.testing.simulation import SimulatedRuntime
-from ringrift.work.durations import DurationBook
+from ringrift.work.durations import DurationStore
 from ringrift.work.job.folder import JobFolders
 from ringrift.work.job.orders import JobOrder
-from ringrift.work.worker.claim import Workshop
+from ringrift.work.worker.claim import WorkerContext
 from ringrift.work.worker.config import WorkerConfig
 from ringrift.work.worker.events import WorkerEvents
 from ringrift.work.worker.main import Worker
@@ -43,16 +43,16 @@ class WorkerWorld:
         async def kv():
             return self.engine.kv
 
-        shop = Workshop(
+        context = WorkerContext(
             config=self.config,
             engine=self.engine,
             runtime=self.runtime,
             settings=self.settings,
             folders=self.folders,
             events=WorkerEvents(self.publish, node="node"),
-            durations=DurationBook(kv, runtime=self.runtime),
+            durations=DurationStore(kv, runtime=self.runtime),
         )
-        self._running = asyncio.create_task(Worker(shop).run(self.stop))
+        self._running = asyncio.create_task(Worker(context).run(self.stop))
         return self
 
     async def __aexit__(self, *_):

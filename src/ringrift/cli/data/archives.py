@@ -34,7 +34,7 @@ from ringrift.data.protection.records import set_damaged_aside
 from ringrift.data.transfer.archive import open_archive
 from ringrift.engine.lock_files import LockFile
 from ringrift.engine.ports import Engine
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Conflict
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import make_private_folder
@@ -165,7 +165,7 @@ def _check_no_archive(data_dir: Path) -> None:
     """An archive is for all nodes, and holds no secrets: a run has no place in it."""
     there = data_dir.expanduser().resolve()
     for folder in (there, *there.parents):
-        with told_in_our_words(folder):
+        with translated_errors(folder):
             if (folder / MARKER).exists():
                 raise ConfigError(f"{data_dir} lies in the archive {folder}; name another folder with --data")
 
@@ -235,7 +235,7 @@ def _restore_run(archive: str, state: RunState, given: dict[str, Any], *, as_jso
 @contextmanager
 def _alone_in(data_dir: Path) -> Iterator[None]:
     """Keep other restores out, and a run from starting; `Conflict` if one is there."""
-    with told_in_our_words(data_dir):
+    with translated_errors(data_dir):
         make_private_folder(data_dir)
         lock = LockFile(data_dir)
     try:

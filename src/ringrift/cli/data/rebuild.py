@@ -28,7 +28,7 @@ from ringrift.errors import AlreadyExists, ConfigError, Conflict, Corrupt, RingR
 from ringrift.learning.facts.facts import AnyFact
 from ringrift.learning.facts.high_water import ConfigMark
 from ringrift.learning.facts.ledger import Ledger, known_configs, prefix_of, remember_config, sound_facts
-from ringrift.learning.facts.store_check import MarkKeeper, check_store, set_state_aside
+from ringrift.learning.facts.store_check import MarkWriter, check_store, set_state_aside
 from ringrift.learning.models import ChampionPointers
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.replay import UNTOLD, FoundShard, RebuiltConfig, rebuild, untold
@@ -231,7 +231,7 @@ async def _write(
             await ChampionPointers(engine.kv).follow(state)
             marks[each.config] = ConfigMark(facts=state.facts, last_hash=ledger.last_hash, games=state.games)
         await _register(engine, found, settings.node_name or runtime.hostname, runtime.now_s())
-        await MarkKeeper(engine.kv, runtime, settings.data_dir).keep(marks)
+        await MarkWriter(engine.kv, runtime, settings.data_dir).keep(marks)
         await check_store(engine.kv, settings.data_dir)
     finally:
         await close_engine()

@@ -23,7 +23,7 @@ from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.recall import RecallEffect, TouchedModel, known_workers, recall_effect
 from ringrift.learning.plan.rules import configured_rules
-from ringrift.learning.requests import RecallWishes, is_news
+from ringrift.learning.requests import RecallRequests, is_news
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.work.worker.records import live_workers
@@ -155,23 +155,23 @@ def new_recall_id(recall: Recalled) -> str:
 
 async def make_fact(engine: Engine, recall: Recalled, configs: Sequence[str], runtime: Runtime) -> bool:
     """Ask for *recall* and return whether it is a fact now; if not, the run takes it in when it can."""
-    wishes = RecallWishes(engine.kv)
+    recall_requests = RecallRequests(engine.kv)
 
     async def take_in(kv: KeyValue, ledger: Ledger) -> None:
-        asked, config = RecallWishes(kv), ledger.state.config
+        asked, config = RecallRequests(kv), ledger.state.config
         for each in await asked.waiting(config):
             if is_news(ledger.state, each):
                 await ledger.append(msgspec.structs.replace(each, at_s=runtime.now_s()))
             await asked.remove(config, each)
 
     for config in configs:
-        await wishes.add(config, recall)
+        await recall_requests.add(config, recall)
     return await through_the_writer(
         engine,
         configs,
         runtime,
         take_in=take_in,
-        is_waiting=lambda config: wishes.is_waiting(config, recall.recall_id),
+        is_waiting=lambda config: recall_requests.is_waiting(config, recall.recall_id),
     )
 
 
@@ -359,9 +359,9 @@ def tell_taken_in(done: bool, text: str) -> None:
 
 
 async def _recalls(engine: Engine) -> list[dict[str, Any]]:
-    rows, wishes = [], RecallWishes(engine.kv)
+    rows, recall_requests = [], RecallRequests(engine.kv)
     for state in await read_states(engine.kv, None):
-        waiting = {each.recall_id: each for each in await wishes.waiting(state.config)}
+        waiting = {each.recall_id: each for each in await recall_requests.waiting(state.config)}
         for each in (state.recalls | waiting).values():
             effect = recall_effect(state, each)
             told = "withdrawn" if each.withdrawn else "in force"
@@ -383,9 +383,9 @@ async def _find(engine: Engine, text: str) -> tuple[Recalled, list[str]]:
     """The recall in force of that id, or whose id begins so, and the configs that have it."""
     found: dict[str, Recalled] = {}
     configs: dict[str, list[str]] = {}
-    wishes = RecallWishes(engine.kv)
+    recall_requests = RecallRequests(engine.kv)
     for state in await read_states(engine.kv, None):
-        waiting = {each.recall_id: each for each in await wishes.waiting(state.config)}
+        waiting = {each.recall_id: each for each in await recall_requests.waiting(state.config)}
         for each in (state.recalls | waiting).values():
             if each.recall_id.startswith(text) and not each.withdrawn:
                 found[each.recall_id] = each

@@ -189,7 +189,7 @@ def markdown_report(run: RunStatus, chapters: Sequence[Chapter], *, now_s: float
     for chapter in chapters:
         curve = curve_svg(chapter.status.curve, title=f"Rating of the champions of {chapter.config}")
         parts.append(f"## {_plain(chapter.config)}")
-        parts.append(_picture(curve) if curve else "No champion yet.")
+        parts.append(_drawing(curve) if curve else "No champion yet.")
         for title, table in _tables(chapter):
             parts += [f"### {title}", _markdown_table(table)]
     return "\n\n".join(parts) + "\n"
@@ -259,7 +259,7 @@ def _plain(text: str) -> str:
     return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!" else c for c in text.replace("\n", " "))
 
 
-def _picture(svg: str) -> str:
+def _drawing(svg: str) -> str:
     return f"![rating curve](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 

@@ -80,15 +80,15 @@ async def search_here(
         watching.cancel()
         await asyncio.wait({watching})
     verdict = judge(end, attempt=1)
-    if verdict.fate is not Fate.COMPLETE or end.talk.result is None:
+    if verdict.fate is not Fate.COMPLETE or end.job_output.result is None:
         raise Conflict(f"the search did not end well: {verdict.error or 'it said nothing'}; see {place.log}")
-    return end.talk.result
+    return end.job_output.result
 
 
 async def _watch(job: RunningJob, runtime: Runtime, tell: Tell) -> None:
     while True:
         await runtime.sleep(LOOK_S)
-        tell(job.talk.last_line, job.talk.extra)
+        tell(job.job_output.last_line, job.job_output.extra)
 
 
 KINDS = [str(kind) for kind in OptimizationType]

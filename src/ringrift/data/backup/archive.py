@@ -28,7 +28,7 @@ from ringrift.data.artifacts import Artifact, Receipt, check_words
 from ringrift.data.transfer.contract import CHUNK_BYTES, TransferFailed
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import check_digest, is_digest, record_hash
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Corrupt, SchemaTooNew
 from ringrift.files import close_to_others, is_shared, make_private_folder, sync_folder
 from ringrift.foreign_files.paths import open_regular
@@ -69,7 +69,7 @@ class ArchivePart(msgspec.Struct, frozen=True, kw_only=True):
         return f"parts/{self.sha256[:2]}/{self.sha256}"
 
 
-class ArchiveCard(msgspec.Struct, frozen=True, kw_only=True):
+class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
     """One file of the archive."""
 
     artifact: Artifact
@@ -113,7 +113,7 @@ class ArchiveManifest(msgspec.Struct, frozen=True, kw_only=True):
     """All cards at one time."""
 
     at_s: float
-    cards: tuple[ArchiveCard, ...]
+    cards: tuple[ArchivedFile, ...]
     nodes: dict[str, tuple[str, ...]] = {}  # which node put which files there
 
 
@@ -164,9 +164,9 @@ def decode(key: str, content: bytes, kind: type[T]) -> T:
         ) from None
 
 
-def read_card(digest: str, content: bytes) -> ArchiveCard:
+def read_card(digest: str, content: bytes) -> ArchivedFile:
     """The card that lies under the key of *digest*; raises `Corrupt`, also if it is another file's."""
-    card = decode(card_key(digest), content, ArchiveCard)
+    card = decode(card_key(digest), content, ArchivedFile)
     if card.artifact.digest != digest:
         raise Corrupt(
             card_key(digest),
@@ -371,7 +371,7 @@ class DriveObjects:
 
     async def _run(self, work: Callable[[], T]) -> T:
         def guarded() -> T:
-            with told_in_our_words(self._folder):
+            with translated_errors(self._folder):
                 return work()
 
         return await asyncio.to_thread(guarded)
@@ -458,7 +458,7 @@ class ArchiveIndex:
     def __init__(self, objects: ArchiveObjects) -> None:
         self.objects = objects
 
-    async def card(self, digest: str) -> ArchiveCard | None:
+    async def card(self, digest: str) -> ArchivedFile | None:
         content = await self.objects.read(card_key(digest))
         return None if content is None else read_card(digest, content)
 
@@ -466,14 +466,14 @@ class ArchiveIndex:
         found = (digest_of_key(key) for key in await self.objects.keys(CARDS))
         return [digest for digest in found if is_digest(digest)]
 
-    async def cards(self) -> list[ArchiveCard]:
+    async def cards(self) -> list[ArchivedFile]:
         """All files of the archive: those of the manifest without a further look, and the newer ones."""
         manifest = await self.manifest()
         known = {} if manifest is None else {card.artifact.digest: card for card in manifest.cards}
         newer = [digest for digest in await self.digests() if digest not in known]
         turns = asyncio.Semaphore(READS_AT_ONCE)
 
-        async def read(digest: str) -> ArchiveCard | None:
+        async def read(digest: str) -> ArchivedFile | None:
             async with turns:
                 return await self.card(digest)
 
@@ -503,12 +503,12 @@ class ArchiveIndex:
             await self.objects.replace(inventory_key(node), encode(grown))
         return grown
 
-    async def lacks_parts(self, card: ArchiveCard) -> list[str]:
+    async def lacks_parts(self, card: ArchivedFile) -> list[str]:
         """Return the parts that are absent or cut short, without reading them."""
         sizes = [await self.objects.size(part.key) for part in card.parts]
         return [part.key for part, size in zip(card.parts, sizes, strict=True) if size != part.size]
 
-    async def read_back(self, card: ArchiveCard, source: Path | None) -> ReadBack:
+    async def read_back(self, card: ArchivedFile, source: Path | None) -> ReadBack:
         """Read all of a file; mend wrong parts from *source*, a copy of it, if there is one."""
         return await read_back(self.objects, card.artifact.digest, card.parts, source)
 
@@ -519,7 +519,7 @@ class ArchiveIndex:
 
 def merged(
     before: ArchiveManifest | None,
-    cards: Sequence[ArchiveCard],
+    cards: Sequence[ArchivedFile],
     inventories: Sequence[NodeInventory],
     *,
     now_s: float,

@@ -18,7 +18,7 @@ from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import (
     CARDS,
     MANIFEST,
-    ArchiveCard,
+    ArchivedFile,
     ArchiveIndex,
     decode,
     digest_of_key,
@@ -39,7 +39,7 @@ from ringrift.data.plane import DataPlane, Transfers
 from ringrift.data.transfer.archive import is_archive, open_archive
 from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.sqlite.files import SIDECARS
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
 from ringrift.files import make_private_folder, sync_folder
@@ -80,7 +80,7 @@ class ArchiveFindings:
     games: int = 0  # in those that are shards
     states: int = 0  # that are sound
     bytes: int = 0  # that were read
-    sound: list[ArchiveCard] = field(default_factory=list)
+    sound: list[ArchivedFile] = field(default_factory=list)
     damaged: list[ArchiveDamage] = field(default_factory=list)
 
     @property
@@ -130,13 +130,13 @@ class ArchiveCheck:
         findings.damaged.sort(key=lambda each: (not each.needed_by, each.what, each.key))
         return findings
 
-    async def _cards(self) -> tuple[dict[str, ArchiveCard], list[ArchiveDamage]]:
-        cards: dict[str, ArchiveCard] = {}
+    async def _cards(self) -> tuple[dict[str, ArchivedFile], list[ArchiveDamage]]:
+        cards: dict[str, ArchivedFile] = {}
         damaged = []
         for key in await self._index.objects.keys(CARDS):
             digest, content = digest_of_key(key), await self._index.objects.read(key)
             try:
-                card = None if content is None else decode(key, content, ArchiveCard)
+                card = None if content is None else decode(key, content, ArchivedFile)
             except Corrupt as error:
                 damaged.append(self._damage(key, error.found, digest=digest))
                 continue
@@ -147,7 +147,7 @@ class ArchiveCheck:
         return cards, damaged
 
     async def _read_file(
-        self, card: ArchiveCard, put_by: tuple[str, ...], findings: ArchiveFindings, on_read: OnRead
+        self, card: ArchivedFile, put_by: tuple[str, ...], findings: ArchiveFindings, on_read: OnRead
     ) -> None:
         artifact, last = card.artifact, 0
 
@@ -211,7 +211,7 @@ class ArchiveCheck:
                 put_by[digest] = (*put_by.get(digest, ()), found.node if found else "")
         return put_by
 
-    async def _read_manifest(self, findings: ArchiveFindings, cards: dict[str, ArchiveCard]) -> None:
+    async def _read_manifest(self, findings: ArchiveFindings, cards: dict[str, ArchivedFile]) -> None:
         try:
             manifest = await self._index.manifest()
         except Corrupt as error:
@@ -378,7 +378,7 @@ class RunRestore:
         def examine() -> SnapshotContents:
             check_snapshot(self._draft)
             found = read_snapshot(self._draft, state.node)
-            with told_in_our_words(self._draft):
+            with translated_errors(self._draft):
                 self._draft.chmod(_OWNER_ONLY)
                 with closing(sqlite3.connect(self._draft, isolation_level=None)) as db:
                     db.execute("PRAGMA journal_mode = WAL")
@@ -387,7 +387,7 @@ class RunRestore:
         return await asyncio.to_thread(examine)
 
     async def _fill(
-        self, state: RunState, found: SnapshotContents, cards: dict[str, ArchiveCard]
+        self, state: RunState, found: SnapshotContents, cards: dict[str, ArchivedFile]
     ) -> RestoredRun:
         """Bring the files, and have the state say who has them now."""
         settings = replace(self._settings, coordinator_db=self._draft)
@@ -425,7 +425,7 @@ class RunRestore:
     def _put_in_place(self) -> str:
         """One rename; a database that was there is kept under another name."""
         database, aside = self._settings.coordinator_db, ""
-        with told_in_our_words(database):
+        with translated_errors(database):
             with closing(sqlite3.connect(self._draft, isolation_level=None)) as db:
                 busy, *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             if busy:

@@ -29,14 +29,14 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.backup.archive import STATES, ArchiveCard, ArchiveObjects, ArchivePart, decode, encode
+from ringrift.data.backup.archive import STATES, ArchivedFile, ArchiveObjects, ArchivePart, decode, encode
 from ringrift.data.files import check_database, prepare_database_for_transfer
 from ringrift.data.manifest.store import ARTIFACTS, LOCATIONS, read_entry
 from ringrift.data.protection.records import TOMBSTONES, Tombstone
 from ringrift.data.protection.retention import CHAMPIONS
 from ringrift.engine.encoding import is_digest
 from ringrift.engine.ports import KeyValue
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.sqlite.files import check_ours
 from ringrift.engine.sqlite.schema import MIGRATIONS, missing_migrations, schema_version
 from ringrift.errors import AlreadyExists, Corrupt, Unavailable
@@ -164,7 +164,7 @@ def take_snapshot(database: Path, scratch: Path) -> Path:
 
 def read_snapshot(path: Path, node: str) -> SnapshotContents:
     """Look into a snapshot; `Corrupt` or `SchemaTooNew` if this version cannot go on with it."""
-    with told_in_our_words(path):
+    with translated_errors(path):
         check_ours(path)
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
             missing_migrations(db, path, MIGRATIONS)
@@ -329,7 +329,7 @@ class StateArchive:
         self, state: RunState, target: Path, *, on_read: Callable[[int], None] | None = None
     ) -> None:
         """Write the database of a state to *target*; `Corrupt` names the part that is missing or damaged."""
-        with told_in_our_words(target):
+        with translated_errors(target):
             make_folders(target.parent)
             try:
                 with create_file(target) as file:
@@ -405,7 +405,7 @@ def states_to_keep(times: Sequence[float]) -> set[float]:
     return set(kept.values())
 
 
-def states_archived_as_files(cards: Iterable[ArchiveCard]) -> list[RunState]:
+def states_archived_as_files(cards: Iterable[ArchivedFile]) -> list[RunState]:
     """States that an earlier version put among the files."""
     return [
         RunState(
@@ -424,7 +424,7 @@ def states_archived_as_files(cards: Iterable[ArchiveCard]) -> list[RunState]:
 
 def _pack(snapshot: Path, packed: Path) -> tuple[ArchivePart, ...]:
     packer = zlib.compressobj(_LEVEL)
-    with told_in_our_words(packed), snapshot.open("rb") as source, create_file(packed) as target:
+    with translated_errors(packed), snapshot.open("rb") as source, create_file(packed) as target:
         while piece := source.read(_READ_BYTES):
             target.write(packer.compress(piece))
         target.write(packer.flush())
@@ -446,7 +446,7 @@ def _unpacked(unpacker: zlib._Decompress, content: bytes, key: str) -> Iterator[
 
 
 def _read_at(path: Path, offset: int, size: int) -> bytes:
-    with told_in_our_words(path), path.open("rb") as file:
+    with translated_errors(path), path.open("rb") as file:
         file.seek(offset)
         return file.read(size)
 

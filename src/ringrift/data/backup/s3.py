@@ -72,14 +72,14 @@ class S3Objects:
             raise TransferFailed(f"there is no archive at {self.place}", retry_after_s=60.0)
 
     async def size(self, key: str) -> int | None:
-        async with self._told_in_our_words("look at", key):
+        async with self._translated_errors("look at", key):
             try:
                 return (await obstore.head_async(self._store, key))["size"]
             except _ABSENT:
                 return None
 
     async def read(self, key: str, *, offset: int = 0) -> bytes | None:
-        async with self._told_in_our_words("read", key):
+        async with self._translated_errors("read", key):
             try:
                 options: GetOptions | None = {"range": {"offset": offset}} if offset else None
                 answer = await obstore.get_async(self._store, key, options=options)
@@ -89,7 +89,7 @@ class S3Objects:
                 return None
 
     async def create(self, key: str, content: bytes) -> bool:
-        async with self._told_in_our_words("create", key):
+        async with self._translated_errors("create", key):
             try:
                 await obstore.put_async(self._store, key, content, mode="create")
             except AlreadyExistsError:
@@ -97,11 +97,11 @@ class S3Objects:
             return True
 
     async def replace(self, key: str, content: bytes) -> None:
-        async with self._told_in_our_words("write", key):
+        async with self._translated_errors("write", key):
             await obstore.put_async(self._store, key, content, use_multipart=False)
 
     async def keys(self, prefix: str) -> list[str]:
-        async with self._told_in_our_words("list", prefix):
+        async with self._translated_errors("list", prefix):
             found: list[str] = []
             async for batch in obstore.list(self._store, prefix.rstrip("/")):
                 found += [meta["path"] for meta in batch]
@@ -109,11 +109,11 @@ class S3Objects:
 
     async def remove(self, key: str) -> None:
         check_removable(key)
-        async with self._told_in_our_words("remove", key):
+        async with self._translated_errors("remove", key):
             await obstore.delete_async(self._store, key)
 
     @asynccontextmanager
-    async def _told_in_our_words(self, doing: str, key: str) -> AsyncIterator[None]:
+    async def _translated_errors(self, doing: str, key: str) -> AsyncIterator[None]:
         try:
             yield
         except _ABSENT:

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.backup.archive import ArchiveCard, ArchiveIndex, DriveObjects, merged, same_content
+from ringrift.data.backup.archive import ArchivedFile, ArchiveIndex, DriveObjects, merged, same_content
 from ringrift.data.backup.run_states import (
     LOST_NAMED_MAX,
     RunState,
@@ -383,12 +383,12 @@ class ArchiveBackup:
 
     # --- back -----------------------------------------------------------------------------------------
 
-    async def archived(self) -> list[ArchiveCard]:
+    async def archived(self) -> list[ArchivedFile]:
         await self.index.objects.ready(to_write=False)
         return await self.index.cards()
 
     async def restore(
-        self, cards: Sequence[ArchiveCard] | None = None, *, on_progress: OnProgress | None = None
+        self, cards: Sequence[ArchivedFile] | None = None, *, on_progress: OnProgress | None = None
     ) -> BackupReport:
         """Bring files of the archive here (by default all) and verify every byte, also of those here."""
         cards = await self.archived() if cards is None else cards
@@ -402,7 +402,7 @@ class ArchiveBackup:
         await self._note("restored", report)
         return report
 
-    async def _sound_here(self, card: ArchiveCard, report: BackupReport) -> bool:
+    async def _sound_here(self, card: ArchivedFile, report: BackupReport) -> bool:
         """Whether this node has the file with the right bytes; a damaged one is set aside."""
         digest = card.artifact.digest
         try:
@@ -420,7 +420,7 @@ class ArchiveBackup:
         report.already += 1
         return True
 
-    async def missing_here(self, digests: Collection[str]) -> list[ArchiveCard]:
+    async def missing_here(self, digests: Collection[str]) -> list[ArchivedFile]:
         """Archived files that this node lost, not those that it gave up by decision."""
         tombstones = await self.plane.tombstones()
         this = self.plane.this.name
@@ -464,7 +464,7 @@ class ArchiveBackup:
         await self._tell_cluster(sound)
         return report
 
-    async def _tell_cluster(self, cards: Sequence[ArchiveCard]) -> None:
+    async def _tell_cluster(self, cards: Sequence[ArchivedFile]) -> None:
         manifest = self.plane.manifest
         told = (await self.plane.view()).receipts_at(self.archive.name)
         new = [card for card in cards if card.artifact.digest not in told]

@@ -18,13 +18,13 @@ from ringrift.data.artifacts import DATA_TYPES, Artifact, ArtifactKind, Receipt,
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView, games_in
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane, get_data_plane
-from ringrift.data.transfer.receiving import ArrivedFile, CardBox
+from ringrift.data.transfer.receiving import ArrivedFile, MetadataFolder
 from ringrift.decoding import decode_as
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import EndedWork, WorkState
 from ringrift.engine.sqlite.blob_folder import BlobFolder
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.process import SingletonMixin
 from ringrift.status import HealthCheckResult
@@ -426,8 +426,8 @@ async def take_over_arrivals(plane: DataPlane) -> list[Artifact]:
     of that name: it shares this folder, or a command was started without it.
     """
     folder = plane.settings.blob_dir
-    box, taken = CardBox(BlobFolder(folder, plane.runtime.new_id)), list[Artifact]()
-    with told_in_our_words(folder):
+    box, taken = MetadataFolder(BlobFolder(folder, plane.runtime.new_id)), list[Artifact]()
+    with translated_errors(folder):
         for path, arrived in await asyncio.to_thread(lambda: list(box.lists())):
             if any(file.receipt.node != plane.this.name for file in arrived):
                 continue

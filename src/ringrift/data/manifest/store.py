@@ -193,13 +193,13 @@ def games_in(artifacts: Iterable[Artifact]) -> int:
 
 
 class ManifestIndex(KvMirror[ManifestView]):
-    """Keeps the picture between looks, which cost what changed and not what is there."""
+    """Keeps the view between looks, which cost what changed and not what is there."""
 
     def __init__(self, kv: KeyValue, runtime: Runtime) -> None:
-        super().__init__(kv, runtime, (ARTIFACTS, LOCATIONS), _ManifestPicture)
+        super().__init__(kv, runtime, (ARTIFACTS, LOCATIONS), _ManifestMirror)
 
 
-class _ManifestPicture:
+class _ManifestMirror:
     """All cards and receipts, in little memory: names and digests that repeat are kept once."""
 
     def __init__(self) -> None:

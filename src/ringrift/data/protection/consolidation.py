@@ -19,7 +19,7 @@ import structlog
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.plane import DataPlane, WakingDaemon
 from ringrift.data.protection.deletion import Deleter, DeletionRules
-from ringrift.data.protection.records import DeletionRecords, Heir, Quarantine
+from ringrift.data.protection.records import DeletionRecords, Quarantine, Successor
 from ringrift.data.protection.replication import holders
 from ringrift.data.protection.retention import read_held
 from ringrift.data.transactions import OperationType, TransactionLog
@@ -221,7 +221,7 @@ class ConsolidationDaemon(WakingDaemon):
             await plane.kv.put(key, str(number).encode())
 
     async def _take_end(self, plane: DataPlane, end: EndedWork) -> None:
-        """Register the merged shard first, then name it the heir of what it was made of; both may repeat."""
+        """Register the merged shard first, then name it the successor of its sources; both may repeat."""
         try:
             order, report = read_order(end.item.payload), read_report(end.item.result or {})
         except ConfigError as error:
@@ -241,8 +241,8 @@ class ConsolidationDaemon(WakingDaemon):
             records = DeletionRecords(plane.kv)
             for digest in sources:
                 reason = f"merged with {len(sources) - 1} others by work item {end.item.id}"
-                heir = Heir(digest=digest, heir=made.digest, reason=reason, at_s=plane.runtime.now_s())
-                await records.name_heir(heir)
+                heir = Successor(digest=digest, heir=made.digest, reason=reason, at_s=plane.runtime.now_s())
+                await records.name_successor(heir)
         await transactions.commit_async(name)
         self.merged_shards += len(sources)
         self.merged_games += int(made.counts.get("games", 0))

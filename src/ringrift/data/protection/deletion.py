@@ -145,7 +145,7 @@ def judge_promises(
 ) -> DeletionVerdict:
     """Whether enough nodes looked, have the file and keep it. Without a promise asked for: would they?
 
-    *own_store* is the folder of the copy that is to go; of an heir, which stays, it counts like any other.
+    *own_store* is the folder of the copy that is to go; of a successor, which stays, it counts as any other.
     """
     stores: dict[str, str] = {}
     doubts = []
@@ -375,13 +375,15 @@ class Deleter:
     # --- asking -------------------------------------------------------------------------------------------
 
     async def _ask(self, artifact: Artifact, rules: DeletionRules, *, keep_s: float) -> _Asked:
-        """Ask who has the file, then who has its heir, if it has one."""
+        """Ask who has the file, then who has its successor, if it has one."""
         asked = await self._ask_about(artifact, rules, keep_s=keep_s)
         heir = await self._records.heir(artifact.digest)
         card = None if heir is None else await self._plane.manifest.artifact(heir.heir)
         if asked.verdict.allowed or asked.pinned or card is None:
             return asked
-        inherited = await self._ask_about(card, rules, keep_s=keep_s, promise=asked.promise, is_heir=True)
+        inherited = await self._ask_about(
+            card, rules, keep_s=keep_s, promise=asked.promise, is_successor=True
+        )
         return replace(inherited, promised=tuple(dict.fromkeys((*asked.promised, *inherited.promised))))
 
     async def _ask_about(
@@ -391,7 +393,7 @@ class Deleter:
         *,
         keep_s: float,
         promise: str = "",
-        is_heir: bool = False,
+        is_successor: bool = False,
     ) -> _Asked:
         plane, begun_s = self._plane, self._plane.runtime.boot_s()
         copies_min = copies_needed(artifact, rules.copies_min)
@@ -402,14 +404,14 @@ class Deleter:
             files=(File(artifact.digest, artifact.size),),
         )
         own_store = await asyncio.to_thread(lambda: plane.promises.id)
-        heir = artifact.digest if is_heir else ""
+        heir = artifact.digest if is_successor else ""
         replies: list[HolderReply] = []
         verdict = judge_promises(replies, copies_min, own_store=own_store, heir=heir)
         promised: list[DataNode] = []
-        for group in await self._groups(artifact.digest, with_self=is_heir):
+        for group in await self._groups(artifact.digest, with_self=is_successor):
             told = await asyncio.gather(*(self._ask_one(node, request) for node in group))
             promised += [node for node, reply in zip(group, told, strict=True) if reply.promises]
-            replies += told if is_heir else [self._of_another_folder(reply, own_store) for reply in told]
+            replies += told if is_successor else [self._of_another_folder(reply, own_store) for reply in told]
             verdict = judge_promises(replies, copies_min, own_store=own_store, heir=heir)
             if verdict.allowed or _pinned(replies):
                 break
@@ -426,7 +428,7 @@ class Deleter:
         """Whom to ask: first all nodes, for the pins that they may have; then archives without a receipt."""
         known = {receipt.node for receipt in await self._plane.manifest.copies(digest)}
         able = [each for each in self._plane.nodes.all() if each.active]
-        # Of its heir this node's own copy counts, too: it is not the one that goes.
+        # Of its successor this node's own copy counts, too: it is not the one that goes.
         able = [each for each in able if with_self or each.name != self._node]
         first = [each for each in able if each.name in known or not is_archive(each)]
         return [group for group in (first, [each for each in able if each not in first]) if group]
@@ -552,7 +554,7 @@ class Deleter:
         )
 
     async def _forget_if_gone(self, digest: str) -> None:
-        """What has an heir, or needs none, may lose all its copies; its card goes with the last one."""
+        """What has a successor, or needs none, may lose all its copies; its card goes with the last one."""
         card, heir = await self._plane.manifest.artifact(digest), await self._records.heir(digest)
         is_spare = card is not None and not copies_needed(card, 1)
         if (is_spare or heir is not None) and not await self._plane.manifest.copies(digest):

@@ -35,7 +35,7 @@ from ringrift.runtime import Runtime
 __all__ = [
     "DistributionDaemon",
     "DistributionRules",
-    "ModelWish",
+    "ModelRequest",
     "UnifiedDistributionDaemon",
     "create_distribution_daemon",
     "digest_in",
@@ -87,7 +87,7 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DistributionScene:
+class DistributionState:
     """What is known at one moment."""
 
     artifacts: Mapping[str, Artifact]
@@ -134,13 +134,13 @@ class Standing:
         return len(self.confirmed) >= self.required
 
 
-def plan(wants: Iterable[Want], scene: DistributionScene) -> list[Standing]:
+def plan(wants: Iterable[Want], state: DistributionState) -> list[Standing]:
     """Say for each want who has it and who is to get it."""
-    return [_standing(want, scene) for want in wants]
+    return [_standing(want, state) for want in wants]
 
 
 def wants_of_champions(
-    champions: Mapping[str, tuple[str, ...]], scene: DistributionScene, rules: DistributionRules
+    champions: Mapping[str, tuple[str, ...]], state: DistributionState, rules: DistributionRules
 ) -> list[Want]:
     """Champions belong on every node that plays."""
     return [
@@ -150,7 +150,7 @@ def wants_of_champions(
             required=rules.nodes_promotion,
             reason=f"the champion of {config}",
             since_s=max(
-                (scene.artifacts[digest].created_s for digest in digests if digest in scene.artifacts),
+                (state.artifacts[digest].created_s for digest in digests if digest in state.artifacts),
                 default=0.0,
             ),
         )
@@ -158,10 +158,10 @@ def wants_of_champions(
     ]
 
 
-def wants_of_samples(scene: DistributionScene, rules: DistributionRules) -> list[Want]:
+def wants_of_samples(state: DistributionState, rules: DistributionRules) -> list[Want]:
     """The newest sample file of each config belongs on the nodes that train."""
     newest: dict[str, Artifact] = {}
-    for artifact in scene.artifacts.values():
+    for artifact in state.artifacts.values():
         if artifact.kind is ArtifactKind.SAMPLES:
             known = newest.get(artifact.config)
             if known is None or artifact.created_s > known.created_s:
@@ -191,18 +191,18 @@ def with_card(model: Artifact, artifacts: Iterable[Artifact]) -> tuple[str, ...]
     return (model.digest, *cards[:1])
 
 
-def _standing(want: Want, scene: DistributionScene) -> Standing:
-    known = [scene.artifacts[digest] for digest in want.digests if digest in scene.artifacts]
-    has = [scene.confirmed(digest) for digest in want.digests]
+def _standing(want: Want, state: DistributionState) -> Standing:
+    known = [state.artifacts[digest] for digest in want.digests if digest in state.artifacts]
+    has = [state.confirmed(digest) for digest in want.digests]
     complete = frozenset.intersection(*has)
     unknown = tuple(digest for digest, holders in zip(want.digests, has, strict=True) if not holders)
-    asked = [node for node in scene.nodes.all() if _is_asked(node, want, known)]
-    missing = [node for node in asked if node.name not in complete and not _shares(node, complete, scene)]
+    asked = [node for node in state.nodes.all() if _is_asked(node, want, known)]
+    missing = [node for node in asked if node.name not in complete and not _shares(node, complete, state)]
     deliveries = [
         delivery
         for node in missing
-        if not unknown and _can_take(node, scene) and (want.name, node.name) not in scene.resting
-        if (delivery := _delivery(want, node, known, scene)) is not None
+        if not unknown and _can_take(node, state) and (want.name, node.name) not in state.resting
+        if (delivery := _delivery(want, node, known, state)) is not None
     ]
     return Standing(
         want=want,
@@ -224,27 +224,27 @@ def _is_asked(node: DataNode, want: Want, known: Sequence[Artifact]) -> bool:
     return all(node.accepts(data_type_of(artifact.kind)) for artifact in known)
 
 
-def _shares(node: DataNode, holders: frozenset[str], scene: DistributionScene) -> bool:
+def _shares(node: DataNode, holders: frozenset[str], state: DistributionState) -> bool:
     """Whether the node sees the disk of one that has it."""
     return bool(node.nfs) and any(
-        name in scene.nodes and scene.nodes[name].nfs == node.nfs for name in holders
+        name in state.nodes and state.nodes[name].nfs == node.nfs for name in holders
     )
 
 
-def _can_take(node: DataNode, scene: DistributionScene) -> bool:
-    full = scene.disk_percent.get(node.name, 0.0) >= node.disk_max_percent
-    return node.name not in scene.away and not full
+def _can_take(node: DataNode, state: DistributionState) -> bool:
+    full = state.disk_percent.get(node.name, 0.0) >= node.disk_max_percent
+    return node.name not in state.away and not full
 
 
 def _delivery(
-    want: Want, node: DataNode, known: Sequence[Artifact], scene: DistributionScene
+    want: Want, node: DataNode, known: Sequence[Artifact], state: DistributionState
 ) -> NodeDelivery | None:
-    lacking = tuple(each for each in known if node.name not in scene.confirmed(each.digest))
-    holders = frozenset.intersection(*(scene.confirmed(each.digest) for each in lacking)) - scene.away
-    usable = sorted(name for name in holders if name in scene.nodes and scene.nodes[name].active)
+    lacking = tuple(each for each in known if node.name not in state.confirmed(each.digest))
+    holders = frozenset.intersection(*(state.confirmed(each.digest) for each in lacking)) - state.away
+    usable = sorted(name for name in holders if name in state.nodes and state.nodes[name].active)
     if not usable:
         return None
-    this = scene.nodes.this.name
+    this = state.nodes.this.name
     source = this if this in usable else usable[0]
     return NodeDelivery(want=want, source=source, target=node.name, artifacts=lacking)
 
@@ -256,13 +256,13 @@ log = structlog.get_logger()
 
 INTERVAL_S = 15.0
 PREFETCH_SHARE = 0.8  # of a training
-WISHES = "data/wishes/"
-WISH_S = 86_400.0  # a wish that could not be met in a day is dropped, and said to be
+REQUESTS = "data/wishes/"
+REQUEST_S = 86_400.0  # a request that could not be met in a day is dropped, and said to be
 _BLOB = "blob:"
 _REMEMBERED_MAX = 1_000
 
 
-class ModelWish(msgspec.Struct, frozen=True, kw_only=True):
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody asked for a model to be on nodes."""
 
     digest: str
@@ -318,20 +318,20 @@ class DistributionDaemon(WakingDaemon):
             ("MODEL_PROMOTED", "NPZ_EXPORT_COMPLETE", "REGISTRY_UPDATED", "P2P_MODEL_SYNCED"),
             self.wake,
         )
-        wishes = dict.fromkeys(
+        requests = dict.fromkeys(
             ("MODEL_UPDATED", "MODEL_SYNC_REQUESTED", "MODEL_EVALUATION_BLOCKED", "TRAINING_COMPLETED"),
-            self._on_wish,
+            self._on_model_request,
         )
         return {
             **looks,
-            **wishes,
+            **requests,
             "TRAINING_PROGRESS": self._on_progress,
             "MODEL_CORRUPTED": self._on_corrupted,
             "MODEL_DISTRIBUTION_FAILED": self._on_failed,
             **self.away.hears(),
         }
 
-    async def _on_wish(self, event: RouterEvent) -> None:
+    async def _on_model_request(self, event: RouterEvent) -> None:
         """A model should be on nodes: remember it, so that a restart does not forget it."""
         payload = event.payload
         if "models" not in self.kinds:
@@ -340,7 +340,7 @@ class DistributionDaemon(WakingDaemon):
         if digest is None:
             return
         plane = await self._opened()
-        wish = ModelWish(
+        request = ModelRequest(
             digest=digest,
             config=str(payload.get("config_key") or ""),
             required=int(payload.get("required_nodes") or self.rules.nodes_evaluation),
@@ -349,14 +349,14 @@ class DistributionDaemon(WakingDaemon):
             target=str(payload.get("target_node") or ""),
             priority=str(payload.get("priority") or "high"),
         )
-        changed = await self._wishes(plane).change(
-            f"{digest}/{wish.target}",
+        changed = await self._requests(plane).change(
+            f"{digest}/{request.target}",
             lambda found: (
                 None
-                if found is not None and msgspec.structs.replace(found, at_s=wish.at_s) == wish
-                else wish  # the same wish said again changes nothing
+                if found is not None and msgspec.structs.replace(found, at_s=request.at_s) == request
+                else request  # the same request said again changes nothing
             ),
-            ttl_s=WISH_S,
+            ttl_s=REQUEST_S,
         )
         if changed is not None:
             self.wake()
@@ -401,23 +401,23 @@ class DistributionDaemon(WakingDaemon):
 
     async def _run_cycle(self) -> None:
         plane = await self._opened()
-        scene = await self._scene(plane)
-        standings = plan(await self._wants(plane, scene), scene)
+        state = await self._read_state(plane)
+        standings = plan(await self._wants(plane, state), state)
         await self._deliver(plane, standings)
-        standings = plan([each.want for each in standings], await self._scene(plane))
+        standings = plan([each.want for each in standings], await self._read_state(plane))
         self.standings = {each.want.name: each for each in standings}
         for standing in standings:
             await self._tell(plane, standing)
         self._forget(standings)
 
-    def _wishes(self, plane: DataPlane) -> KvRecords[ModelWish]:
-        return KvRecords(plane.kv, WISHES, ModelWish)
+    def _requests(self, plane: DataPlane) -> KvRecords[ModelRequest]:
+        return KvRecords(plane.kv, REQUESTS, ModelRequest)
 
-    async def _scene(self, plane: DataPlane) -> DistributionScene:
+    async def _read_state(self, plane: DataPlane) -> DistributionState:
         now_s = self._runtime.monotonic_s()
         resting = frozenset(key for key, tries in self._tries.items() if tries.next_s > now_s)
         manifest = await plane.view()
-        return DistributionScene(
+        return DistributionState(
             artifacts=manifest.artifacts,
             receipts=manifest.receipts,
             nodes=plane.nodes,
@@ -427,16 +427,16 @@ class DistributionDaemon(WakingDaemon):
             resting=resting,
         )
 
-    async def _wants(self, plane: DataPlane, scene: DistributionScene) -> list[Want]:
+    async def _wants(self, plane: DataPlane, state: DistributionState) -> list[Want]:
         wants: list[Want] = []
         if "models" in self.kinds:
             champions: dict[str, tuple[str, ...]] = {}
             for digest, config in (await read_champions(plane.kv)).items():
                 champions[config] = (*champions.get(config, ()), digest)
-            wants += wants_of_champions(champions, scene, self.rules)
-            wants += [_want(wish, scene) for wish in await self._wishes(plane).all()]
+            wants += wants_of_champions(champions, state, self.rules)
+            wants += [_want(request, state) for request in await self._requests(plane).all()]
         if "npz" in self.kinds:
-            wants += wants_of_samples(scene, self.rules)
+            wants += wants_of_samples(state, self.rules)
         return list({want.name + want.target: want for want in reversed(wants)}.values())
 
     async def _deliver(self, plane: DataPlane, standings: list[Standing]) -> None:
@@ -490,7 +490,7 @@ class DistributionDaemon(WakingDaemon):
         begun_s = self._told.get((want.name, "started"))
         waited_s = self._runtime.monotonic_s() - begun_s if begun_s is not None else 0.0
         if not standing.missing or standing.done:
-            await self._wishes(plane).delete(f"{want.name}/{want.target}")
+            await self._requests(plane).delete(f"{want.name}/{want.target}")
         if standing.done and begun_s is not None and self._is_first(standing, "complete"):
             payload = {
                 "models_distributed": len(want.digests),
@@ -565,17 +565,17 @@ def digest_in(payload: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _want(wish: ModelWish, scene: DistributionScene) -> Want:
-    model = scene.artifacts.get(wish.digest)
-    digests = (wish.digest,) if model is None else with_card(model, scene.artifacts.values())
+def _want(request: ModelRequest, state: DistributionState) -> Want:
+    model = state.artifacts.get(request.digest)
+    digests = (request.digest,) if model is None else with_card(model, state.artifacts.values())
     return Want(
         digests=digests,
-        config=wish.config,
-        required=wish.required,
-        reason=wish.reason,
-        since_s=wish.at_s,
-        priority=wish.priority,
-        target=wish.target,
+        config=request.config,
+        required=request.required,
+        reason=request.reason,
+        since_s=request.at_s,
+        priority=request.priority,
+        target=request.target,
     )
 
 

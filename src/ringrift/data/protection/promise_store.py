@@ -19,7 +19,7 @@ import structlog
 
 from ringrift.engine.encoding import row_hash
 from ringrift.engine.lock_files import LockFile
-from ringrift.engine.sqlite.faults import is_damage, told_in_our_words
+from ringrift.engine.sqlite.faults import is_damage, translated_errors
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
 from ringrift.files import check_leads_there, close_to_others, make_private_folder, open_private, rename_file
 from ringrift.runtime import Runtime
@@ -300,7 +300,7 @@ class PromiseStore:
         """Do *work* in one transaction."""
         path = (self._folder or Path()) / DATABASE
         try:
-            with self._lock, told_in_our_words(path):
+            with self._lock, translated_errors(path):
                 try:
                     return self._work(work, *args)
                 except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
@@ -381,7 +381,7 @@ class PromiseStore:
                 return None
             self._deleting = True
             return self._unlock_memory
-        with told_in_our_words(self._folder):
+        with translated_errors(self._folder):
             make_private_folder(self._folder)
             lock = LockFile(self._folder / LOCK)
         if lock.try_lock():

@@ -25,8 +25,8 @@ from ringrift.data.protection.promise_store import KEEP_S_MAX, FileLook, FileRea
 from ringrift.data.transfer.http.wire import ASKED_AT_ONCE, FILES_AT_ONCE, File
 from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.direct_reads import glance
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.direct_reads import read_committed
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
@@ -121,7 +121,7 @@ class FolderFiles:
         self._folder = folder
 
     def look(self, digest: str) -> FileLook | None:
-        with told_in_our_words(self._folder.folder):
+        with translated_errors(self._folder.folder):
             try:
                 found = self._folder.place(digest).lstat()
             except FileNotFoundError:
@@ -289,7 +289,7 @@ def pinned_in(settings: Settings, digest: str) -> str:
     if not config.database.exists():
         return ""  # no engine ever ran here, so nobody pinned anything
     try:
-        value = glance(config, PINS + digest).value
+        value = read_committed(config, PINS + digest).value
     except Corrupt as error:
         raise Unavailable(f"its pins cannot be read ({error.found})") from error
     return "" if value is None else value.decode(errors="replace") or "no reason given"

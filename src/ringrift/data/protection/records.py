@@ -13,12 +13,12 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Receipt
-from ringrift.data.kv_records import KvMirror, KvRecords, RecordsPicture
+from ringrift.data.kv_records import KvMirror, KvRecords, RecordsMirror
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import check_digest, decode_entry
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.sqlite.blob_folder import move_damaged
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import AlreadyExists, ConfigError, Conflict, Corrupt, RevisionMismatch, Unavailable
 from ringrift.files import write_file
 from ringrift.runtime import Runtime
@@ -139,7 +139,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
         return gone.state is GivingUp.DELETING or receipt.verified_s <= gone.at_s
 
 
-class Heir(msgspec.Struct, frozen=True, kw_only=True):
+class Successor(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is in an artifact is in another one, too."""
 
     digest: str
@@ -149,7 +149,7 @@ class Heir(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletionRecords:
-    """Tombstones and heirs in the key-value port."""
+    """Tombstones and successors in the key-value port."""
 
     def __init__(self, kv: KeyValue) -> None:
         self._kv = kv
@@ -186,7 +186,7 @@ class DeletionRecords:
             return
         raise Conflict(f"the tombstone of {digest[:12]} changed {_TRIES} times in a row")
 
-    async def name_heir(self, heir: Heir) -> None:
+    async def name_successor(self, heir: Successor) -> None:
         """Note that *heir.heir* holds everything of *heir.digest*. The first one named stays."""
         check_digest(heir.heir)
         try:
@@ -194,20 +194,20 @@ class DeletionRecords:
         except AlreadyExists:
             return
 
-    async def heir(self, digest: str) -> Heir | None:
+    async def heir(self, digest: str) -> Successor | None:
         entry = await self._kv.get(HEIRS + digest)
-        return None if entry is None else _read(entry.key, entry.value, Heir)
+        return None if entry is None else _read(entry.key, entry.value, Successor)
 
 
 def mirror_tombstones(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, Tombstone]]:
     """All tombstones by digest. They are kept for good, so nobody should read all of them twice."""
     read = partial(_read, kind=Tombstone)
-    return KvMirror(kv, runtime, (TOMBSTONES,), lambda: RecordsPicture(TOMBSTONES, read))
+    return KvMirror(kv, runtime, (TOMBSTONES,), lambda: RecordsMirror(TOMBSTONES, read))
 
 
-def mirror_heirs(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, Heir]]:
-    """All heirs, by the digest of what they inherited."""
-    return KvMirror(kv, runtime, (HEIRS,), lambda: RecordsPicture(HEIRS, partial(_read, kind=Heir)))
+def mirror_heirs(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, Successor]]:
+    """All successors, by the digest of what they inherited."""
+    return KvMirror(kv, runtime, (HEIRS,), lambda: RecordsMirror(HEIRS, partial(_read, kind=Successor)))
 
 
 def with_node(tombstone: Tombstone, node: str, entry: GivenUp | None) -> Tombstone:
@@ -310,7 +310,7 @@ class Quarantine:
             target = self.folder / f"{digest}.{self._plane.runtime.new_id()}"
 
             def work() -> bool:
-                with told_in_our_words(target):
+                with translated_errors(target):
                     return move_damaged(source, digest, target)
 
             return str(target) if await asyncio.to_thread(work) else None
@@ -328,7 +328,7 @@ class Quarantine:
         path = Path(note.path + NOTE_SUFFIX)
 
         def work() -> None:
-            with told_in_our_words(path):
+            with translated_errors(path):
                 write_file(path, msgspec.json.encode(note))
 
         try:

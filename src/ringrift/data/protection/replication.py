@@ -522,12 +522,14 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         turns = asyncio.Semaphore(self.rules.parallel)
         self.failures = {}
         async with asyncio.TaskGroup() as group:
-            for trip in _trips(found.repairs):
-                group.create_task(self._repair_in_turn(plane, trip, turns))
+            for node_transfer in _node_transfers(found.repairs):
+                group.create_task(self._repair_in_turn(plane, node_transfer, turns))
 
-    async def _repair_in_turn(self, plane: DataPlane, trip: list[Repair], turns: asyncio.Semaphore) -> None:
+    async def _repair_in_turn(
+        self, plane: DataPlane, node_transfer: list[Repair], turns: asyncio.Semaphore
+    ) -> None:
         async with turns:
-            claimed = [repair for repair in trip if await self._claim(plane, repair)]
+            claimed = [repair for repair in node_transfer if await self._claim(plane, repair)]
             if claimed:
                 self._begun.extend([self._runtime.monotonic_s()] * len(claimed))
                 await self._repair(plane, claimed)
@@ -542,16 +544,16 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
             return False
         return True
 
-    async def _repair(self, plane: DataPlane, trip: list[Repair]) -> None:
-        """Make the copies of one trip; each is told by its own receipt."""
+    async def _repair(self, plane: DataPlane, node_transfer: list[Repair]) -> None:
+        """Make the copies of one transfer; each is told by its own receipt."""
         begun_s = self._runtime.monotonic_s()
-        errors = await self._errors_of(plane, trip)
+        errors = await self._errors_of(plane, node_transfer)
         self.failures |= errors
-        self._failed_s.pop(trip[0].target, None)
-        if len(errors) == len(trip):
-            self._failed_s[trip[0].target] = self._runtime.monotonic_s()
+        self._failed_s.pop(node_transfer[0].target, None)
+        if len(errors) == len(node_transfer):
+            self._failed_s[node_transfer[0].target] = self._runtime.monotonic_s()
         seconds = self._runtime.monotonic_s() - begun_s
-        for repair in trip:
+        for repair in node_transfer:
             digest = repair.artifact.digest
             error = errors.get(digest, "")
             self._outcomes.append(not error)
@@ -559,16 +561,16 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
             if not error and repair.priority != "low":
                 await plane.kv.delete(CLAIMS + digest)  # it may need another copy at once
 
-    async def _errors_of(self, plane: DataPlane, trip: list[Repair]) -> dict[str, str]:
-        """Carry a trip out; return why files did not arrive."""
-        digests = [repair.artifact.digest for repair in trip]
+    async def _errors_of(self, plane: DataPlane, node_transfer: list[Repair]) -> dict[str, str]:
+        """Carry a transfer out; return why files did not arrive."""
+        digests = [repair.artifact.digest for repair in node_transfer]
         try:
             moved = await copy_artifacts(
                 plane,
-                [repair.artifact for repair in trip],
-                source=trip[0].source,
-                target=trip[0].target,
-                priority=trip[0].priority,
+                [repair.artifact for repair in node_transfer],
+                source=node_transfer[0].source,
+                target=node_transfer[0].target,
+                priority=node_transfer[0].priority,
                 timeout_s=self.rules.repair_timeout_s,
             )
         except RingRiftError as fault:
@@ -606,18 +608,22 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         }
 
 
-def _trips(repairs: Iterable[Repair]) -> list[list[Repair]]:
+def _node_transfers(repairs: Iterable[Repair]) -> list[list[Repair]]:
     """What goes the same way goes together, in portions small enough to lose little to a broken line."""
-    trips: list[list[Repair]] = []
+    node_transfers: list[list[Repair]] = []
     latest: dict[tuple[str, str, str], list[Repair]] = {}
     for repair in repairs:
         way = (repair.source, repair.target, repair.priority)
-        trip = latest.get(way)
-        if trip is None or len(trip) == TRIP_FILES or sum(r.artifact.size for r in trip) > TRIP_BYTES:
-            trip = latest[way] = []
-            trips.append(trip)
-        trip.append(repair)
-    return trips
+        node_transfer = latest.get(way)
+        if (
+            node_transfer is None
+            or len(node_transfer) == TRIP_FILES
+            or sum(r.artifact.size for r in node_transfer) > TRIP_BYTES
+        ):
+            node_transfer = latest[way] = []
+            node_transfers.append(node_transfer)
+        node_transfer.append(repair)
+    return node_transfers
 
 
 def create_replication_daemon(

@@ -114,7 +114,7 @@ class SyncHistory:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeNews:
+class NodeReports:
     """What events told of nodes since the start; each word has its end."""
 
     training: frozenset[str] = frozenset()  # a training runs there now
@@ -124,7 +124,7 @@ class NodeNews:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SyncPicture:
+class ClusterView:
     """Files, copies, nodes, disks and what happened to each host lately."""
 
     view: ManifestView
@@ -133,7 +133,7 @@ class SyncPicture:
     config: AutoSyncConfig = field(default_factory=AutoSyncConfig)
     disks: Mapping[str, DiskState] = field(default_factory=dict)
     history: Mapping[str, HostHistory] = field(default_factory=dict)
-    news: NodeNews = field(default_factory=NodeNews)
+    reports: NodeReports = field(default_factory=NodeReports)
     given_up: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by digest: who deleted it
     superseded: frozenset[str] = frozenset()  # all of them is in other files, too
     aside: Mapping[str, str] = field(default_factory=dict)  # nodes that are left alone: why, and for how long
@@ -151,7 +151,7 @@ class SyncPicture:
         return None if known is None else known.last_success_s
 
     def is_training(self, node: DataNode) -> bool:
-        return node.training or "training" in node.role or node.name in self.news.training
+        return node.training or "training" in node.role or node.name in self.reports.training
 
     def unfit(self, node: DataNode, data_type: str) -> str:
         """Why *node* cannot be given data of this type by its own settings; empty if it can."""
@@ -169,11 +169,11 @@ class SyncPicture:
 
     def blocked(self, node: DataNode, data_type: str) -> str:
         """Why it cannot be given any just now, which will pass; empty if it can."""
-        if node.name in self.news.away:
+        if node.name in self.reports.away:
             return "it is offline"
         if why := self.aside.get(node.name):
             return why
-        closed = (self.news.closed.get((node.name, each), 0.0) for each in (data_type, "all"))
+        closed = (self.reports.closed.get((node.name, each), 0.0) for each in (data_type, "all"))
         if (left_s := max(closed) - self.now_s) > 0:
             return f"every way to it failed; it is tried again in {left_s:.0f} s"
         disk, limit = self.disks.get(node.name), self.disk_limit(node)
@@ -198,23 +198,23 @@ class SyncPicture:
         return self.takes(node, artifact) and not gone and artifact.digest not in self.superseded
 
 
-async def take_picture(
+async def read_cluster_view(
     plane: DataPlane,
     config: AutoSyncConfig,
     *,
-    news: NodeNews | None = None,
-) -> SyncPicture:
+    reports: NodeReports | None = None,
+) -> ClusterView:
     """Read everything as it is now."""
     tombstones = await plane.tombstones()
     view = await plane.view()
-    return SyncPicture(
+    return ClusterView(
         view=_without_deleted(view, tombstones, plane.nodes),
         nodes=plane.nodes,
         now_s=plane.runtime.now_s(),
         config=config,
         disks=await DiskStates(plane.kv).all(),
         history=await SyncHistory(plane.kv, plane.runtime).hosts(),
-        news=news or NodeNews(),
+        reports=reports or NodeReports(),
         given_up={digest: frozenset(each.nodes) for digest, each in tombstones.items()},
         superseded=frozenset(await plane.heirs()),
         aside=await plane.stalls.told_async(),
@@ -246,7 +246,7 @@ NODES_MAX = 1000
 TRANSPORTS = ("http", "rsync", "base64")
 
 
-class _Words:
+class _ExpiringReports:
     """Words with an end, the oldest of which give way."""
 
     def __init__(self) -> None:
@@ -271,11 +271,11 @@ class _Words:
         return {word: until for word, until in self._until.items() if until > now_s}
 
 
-class NewsDesk:
-    """Collects what events say; the time is the wall clock's, as in the picture."""
+class NodeReportCollector:
+    """Collects what events say; the time is the wall clock's, as in the view."""
 
     def __init__(self) -> None:
-        self._training, self._away, self._closed = _Words(), _Words(), _Words()
+        self._training, self._away, self._closed = _ExpiringReports(), _ExpiringReports(), _ExpiringReports()
         self._failed: dict[tuple[str, str], list[str]] = {}
         self.leader = ""
 
@@ -284,9 +284,9 @@ class NewsDesk:
         """Whether any event of this process told it something."""
         return bool(self.leader or self._failed or self._training or self._away or self._closed)
 
-    def news(self, runtime: Runtime) -> NodeNews:
+    def reports(self, runtime: Runtime) -> NodeReports:
         now_s = runtime.now_s()
-        return NodeNews(
+        return NodeReports(
             training=frozenset(self._training.valid(now_s)),
             away=frozenset(self._away.valid(now_s)),
             closed=self._closed.valid(now_s),
@@ -337,8 +337,8 @@ class NewsDesk:
         self._closed.clear()
 
 
-def get_news_desk() -> NewsDesk:
-    return process_scope().get(NewsDesk, NewsDesk)
+def get_node_reports() -> NodeReportCollector:
+    return process_scope().get(NodeReportCollector, NodeReportCollector)
 
 
 # Telling how full this node's disk is where nobody else does, so that others know what it can take.

@@ -1,6 +1,6 @@
 """The daemon that keeps data moving by itself; every sync daemon type is a setting of it.
 
-A cycle looks, plans and acts: it catalogues what jobs sealed, takes a picture, asks the strategy, carries the
+A cycle looks, plans and acts: it catalogues what jobs sealed, takes a view, asks the strategy, carries the
 plan out and tells what receivers confirmed. Events only make it look sooner. One process of a node syncs at
 a time. What cannot go is named with its reason, and told to people when it lasts.
 """
@@ -18,7 +18,13 @@ from ringrift.data.artifacts import Artifact
 from ringrift.data.manifest.catalog import Cataloguer, take_over_arrivals
 from ringrift.data.plane import DataPlane, WakingDaemon
 from ringrift.data.protection.records import DecisionLog
-from ringrift.data.sync.cluster_view import NewsDesk, SyncPicture, get_news_desk, take_picture, tell_disk
+from ringrift.data.sync.cluster_view import (
+    ClusterView,
+    NodeReportCollector,
+    get_node_reports,
+    read_cluster_view,
+    tell_disk,
+)
 from ringrift.data.sync.config import (
     BLOCKED_ALERT_S,
     FAILURES_CRITICAL,
@@ -29,12 +35,12 @@ from ringrift.data.sync.config import (
 )
 from ringrift.data.sync.executor import (
     LOCK_S,
-    Courier,
+    NodeTransferResult,
     SyncAnnouncer,
+    SyncExecutor,
     SyncPace,
     SyncProgress,
-    SyncTally,
-    TripEnd,
+    SyncTotals,
     tell_cycle,
 )
 from ringrift.data.sync.freshness import FreshnessChecker
@@ -124,7 +130,7 @@ class SyncCounts:
 
 
 @dataclass(slots=True)
-class _Wishes:
+class _Requests:
     """What events asked for since the last cycle."""
 
     at_once: bool = False
@@ -152,15 +158,15 @@ class AutoSyncDaemon(WakingDaemon):
         plane: DataPlane | None = None,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
-        news: NewsDesk | None = None,
+        reports: NodeReportCollector | None = None,
     ) -> None:
         self._strategy = None if strategy is None else _strategy_of(strategy)
         name = "auto_sync" if self._strategy in (None, SyncStrategy.AUTO) else f"auto_sync.{self._strategy}"
         super().__init__(name, interval_s=INTERVAL_S_MIN, plane=plane, router=router, runtime=runtime)
         self._given_config = config
-        self._news = news or get_news_desk()
+        self._reports = reports or get_node_reports()
         self._announcer = SyncAnnouncer("auto_sync", router=router)
-        self._wishes, self._paused, self._busy = _Wishes(), "", False
+        self._requests, self._paused, self._busy = _Requests(), "", False
         self.counts, self._progress = SyncCounts(), SyncProgress(self._runtime)
         self._upkeep: TransferUpkeep | None = None
 
@@ -186,10 +192,10 @@ class AutoSyncDaemon(WakingDaemon):
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return {
             "SELFPLAY_COMPLETE": self._on_new_data,
-            "DATA_STALE": self._on_wish,
-            "SYNC_TRIGGERED": self._on_wish,
-            "SYNC_REQUEST": self._on_wish,
-            "SYNC_RETRY_REQUESTED": self._on_wish,
+            "DATA_STALE": self._on_model_request,
+            "SYNC_TRIGGERED": self._on_model_request,
+            "SYNC_REQUEST": self._on_model_request,
+            "SYNC_RETRY_REQUESTED": self._on_model_request,
             "NODE_RECOVERED": self._on_recovered,
             "HOST_ONLINE": self._on_recovered,
             "HOST_OFFLINE": self._on_offline,
@@ -202,29 +208,29 @@ class AutoSyncDaemon(WakingDaemon):
     # --- what it hears --------------------------------------------------------------------------------
 
     def _on_new_data(self, event: RouterEvent) -> None:
-        if len(self._wishes.reasons) < _REASONS_MAX:
-            self._wishes.reasons.append(event.event_type)
+        if len(self._requests.reasons) < _REASONS_MAX:
+            self._requests.reasons.append(event.event_type)
         self.wake()
 
-    def _on_wish(self, event: RouterEvent) -> None:
-        self._wishes.at_once = True
+    def _on_model_request(self, event: RouterEvent) -> None:
+        self._requests.at_once = True
         self._on_new_data(event)
 
     def _on_offline(self, event: RouterEvent) -> None:
         """Leave the host alone, also in a process that has no sync coordinator to hear of it."""
-        self._news.went_away(str(event.payload["node_id"]), self._runtime.now_s())
+        self._reports.went_away(str(event.payload["node_id"]), self._runtime.now_s())
 
     async def _on_recovered(self, event: RouterEvent) -> None:
         node = str(event.payload["node_id"])
-        self._news.came_back(node)
+        self._reports.came_back(node)
         await (await self._opened()).stalls.record_recovery_async(node)
         if self._upkeep is not None:
             self._upkeep.came_back(node)
-        self._on_wish(event)
+        self._on_model_request(event)
 
     def _on_training(self, event: RouterEvent) -> None:
-        self._news.training_began(str(event.payload["node_id"]), self._runtime.now_s())
-        self._on_wish(event)
+        self._reports.training_began(str(event.payload["node_id"]), self._runtime.now_s())
+        self._on_model_request(event)
 
     def _on_pressure(self, event: RouterEvent) -> None:
         self._paused = str(event.payload.get("reason") or "backpressure")
@@ -244,7 +250,7 @@ class AutoSyncDaemon(WakingDaemon):
 
     async def _sync_once(self, plane: DataPlane) -> None:
         config, counts = self._config_of(plane), self.counts
-        wishes, self._wishes = self._wishes, _Wishes()
+        requests, self._requests = self._requests, _Requests()
         counts.cycles += 1
         counts.phase = "catalogue"
         await tell_disk(plane)
@@ -252,43 +258,43 @@ class AutoSyncDaemon(WakingDaemon):
         await take_over_arrivals(plane)
         if not config.enabled or self._paused:
             counts.held_back = (self._paused or "sync is switched off",)
-            self._wishes.at_once |= wishes.at_once
+            self._requests.at_once |= requests.at_once
             return
         cycle, operation = f"sync_cycle:{plane.this.name}", f"cycle of {self._name}"
         lock = SyncLock(plane.mutex, cycle, operation, timeout=LOCK_S, wait_s=0.0, takes_slot=False)
         try:
             async with lock as had:
                 if had:
-                    await self._sync_alone(plane, config, wishes)
+                    await self._sync_alone(plane, config, requests)
                     return
                 counts.held_back = (f"{cycle}: {await plane.mutex.why_not_async(cycle)}",)
         except LeaseLost as lost:  # another may have begun meanwhile; what was brought was brought
             counts.held_back = (f"{cycle}: {lost}",)
-        self._wishes.at_once |= wishes.at_once
+        self._requests.at_once |= requests.at_once
 
-    async def _sync_alone(self, plane: DataPlane, config: AutoSyncConfig, wishes: _Wishes) -> None:
+    async def _sync_alone(self, plane: DataPlane, config: AutoSyncConfig, requests: _Requests) -> None:
         counts = self.counts
         counts.phase = "retry"
         self._upkeep = self._upkeep or upkeep_of(plane)
         if self._upkeep is not None:
             await self._upkeep.run()
         counts.phase = "plan"
-        picture = await take_picture(plane, config, news=self._news.news(plane.runtime))
+        cluster_view = await read_cluster_view(plane, config, reports=self._reports.reports(plane.runtime))
         strategy = self._strategy or config.strategy
         if strategy is SyncStrategy.FRESHNESS:
             await FreshnessChecker(plane, router=self._own_router).watch()
         # Off the loop: with a hundred thousand files it takes a good part of a second.
-        cycle = await asyncio.to_thread(plan_cycle, picture, strategy, at_once=wishes.at_once)
+        cycle = await asyncio.to_thread(plan_cycle, cluster_view, strategy, at_once=requests.at_once)
         cycle = _without(cycle, await self._locked_by_others(plane))
         counts.strategy, counts.held_back = str(cycle.strategy), cycle.held_back
         if cycle.plan.is_empty:
-            await self._judge_blocked(picture, cycle)
+            await self._judge_blocked(cluster_view, cycle)
             return
         counts.phase = "transfer"
-        await self._announcer.cycle_started(plane, cycle, reasons=wishes.reasons)
-        tally = SyncTally()
+        await self._announcer.cycle_started(plane, cycle, reasons=requests.reasons)
+        tally = SyncTotals()
         pace = SyncPace(priority=cycle.priority, bytes_per_s=_bytes_per_s(config), data_type="all")
-        ends = await Courier(plane, self._progress).carry_out(cycle.plan, pace, tally)
+        ends = await SyncExecutor(plane, self._progress).carry_out(cycle.plan, pace, tally)
         await self._record(plane, cycle, ends)
         await self._count(plane, cycle, ends, tally)
 
@@ -297,21 +303,23 @@ class AutoSyncDaemon(WakingDaemon):
         hosts = [info.host for info in await plane.mutex.locks_async()]
         return {host: await plane.mutex.why_not_async(host) for host in hosts}
 
-    async def _record(self, plane: DataPlane, cycle: CyclePlan, ends: list[TripEnd]) -> None:
+    async def _record(self, plane: DataPlane, cycle: CyclePlan, ends: list[NodeTransferResult]) -> None:
         decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
         for end in ends:
             await decisions.record(
                 "sync",
-                "fetch" if end.trip.fetch else "send",
-                end.trip.reason,
-                peer=end.trip.node,
+                "fetch" if end.node_transfer.fetch else "send",
+                end.node_transfer.reason,
+                peer=end.node_transfer.node,
                 strategy=str(cycle.strategy),
-                files=len(end.trip.artifacts),
+                files=len(end.node_transfer.artifacts),
                 arrived=len(end.moved),
                 errors=list(end.errors[:3]),
             )
 
-    async def _count(self, plane: DataPlane, cycle: CyclePlan, ends: list[TripEnd], tally: SyncTally) -> None:
+    async def _count(
+        self, plane: DataPlane, cycle: CyclePlan, ends: list[NodeTransferResult], tally: SyncTotals
+    ) -> None:
         counts, now_s = self.counts, plane.runtime.now_s()
         errors = [error for end in ends for error in end.errors]
         counts.files += tally.files
@@ -337,13 +345,13 @@ class AutoSyncDaemon(WakingDaemon):
             payload |= {"last_success": last_s, "time_since_success_seconds": now_s - last_s}
         await self._announcer.publish("SYNC_FAILURE_CRITICAL", payload)
 
-    async def _judge_blocked(self, picture: SyncPicture, cycle: CyclePlan) -> None:
+    async def _judge_blocked(self, cluster_view: ClusterView, cycle: CyclePlan) -> None:
         """Data that waits because no node can take it must not wait in silence."""
-        counts, now_s = self.counts, picture.now_s
-        others = [node.name for node in picture.nodes.all()]
+        counts, now_s = self.counts, cluster_view.now_s
+        others = [node.name for node in cluster_view.nodes.all()]
         waits: list[Artifact] = []
         if any(": " in reason for reason in cycle.held_back):
-            waits = await asyncio.to_thread(picture.view.only_at, picture.this.name, among=others)
+            waits = await asyncio.to_thread(cluster_view.view.only_at, cluster_view.this.name, among=others)
         if not waits:
             counts.blocked_since_s = counts.alerted_s = None
             return
@@ -356,7 +364,7 @@ class AutoSyncDaemon(WakingDaemon):
             error = f"{len(waits)} files go nowhere for {blocked_s / 60:.0f} min: {why}"
             log.error("sync.blocked", files=len(waits), blocked_s=blocked_s, why=why)
             await self._announcer.publish(
-                "DATA_SYNC_FAILED", {"node_id": picture.this.name, "error": error, "targets": []}
+                "DATA_SYNC_FAILED", {"node_id": cluster_view.this.name, "error": error, "targets": []}
             )
 
     # --- how it is ------------------------------------------------------------------------------------
@@ -397,13 +405,13 @@ class AutoSyncDaemon(WakingDaemon):
 def _without(cycle: CyclePlan, why: Mapping[str, str]) -> CyclePlan:
     """The cycle without the nodes of *why*, which says for each what keeps it out."""
     plan = cycle.plan
-    concerned = {trip.node for trip in (*plan.fetches, *plan.sends)} & why.keys()
+    concerned = {node_transfer.node for node_transfer in (*plan.fetches, *plan.sends)} & why.keys()
     if not concerned:
         return cycle
     left = replace(
         plan,
-        fetches=tuple(trip for trip in plan.fetches if trip.node not in concerned),
-        sends=tuple(trip for trip in plan.sends if trip.node not in concerned),
+        fetches=tuple(node_transfer for node_transfer in plan.fetches if node_transfer.node not in concerned),
+        sends=tuple(node_transfer for node_transfer in plan.sends if node_transfer.node not in concerned),
     )
     told = tuple(f"{node}: {why[node]}" for node in sorted(concerned))
     return replace(cycle, plan=left, held_back=(*cycle.held_back, *told))

@@ -20,7 +20,7 @@ from ringrift.data.plane import DataPlane
 from ringrift.data.sync.cluster_view import SyncHistory, SyncRecord
 from ringrift.data.sync.config import FILES_PER_TRIP, SyncStrategy
 from ringrift.data.sync.mutex import SyncLock
-from ringrift.data.sync.plan import SyncPlan, SyncRequest, SyncResponse, Trip
+from ringrift.data.sync.plan import NodeTransfer, SyncPlan, SyncRequest, SyncResponse
 from ringrift.data.sync.strategies import CyclePlan
 from ringrift.data.transfer.contract import AT_REST, Moved, NodeUnreachable, Terms, TransferProgress
 from ringrift.errors import Conflict, LeaseLost, RingRiftError, Unavailable
@@ -28,12 +28,12 @@ from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
 
-# How far a sync is: files and bytes of all its trips together, and when it will probably be done.
+# How far a sync is: files and bytes of all its transfers together, and when it will probably be done.
 
 
 @dataclass(slots=True)
-class _TripProgress:
-    """One trip: what its ended calls moved, and how far the present one is."""
+class _NodeTransferProgress:
+    """One transfer: what its ended calls moved, and how far the present one is."""
 
     files: int = 0
     bytes: int = 0
@@ -59,40 +59,44 @@ class SyncProgress:
     started_s: float | None = None
     last_update_s: float | None = None
     error: str = ""
-    _trips: dict[tuple[str, bool], _TripProgress] = field(default_factory=dict)
+    _node_transfers: dict[tuple[str, bool], _NodeTransferProgress] = field(default_factory=dict)
 
     def begin(self, plan: SyncPlan) -> None:
         """Start anew with what *plan* moves."""
-        trips = (*plan.fetches, *plan.sends)
-        self.phase, self.error, self._trips = "transfer", "", {}
-        self.files_total = sum(len(trip.artifacts) for trip in trips)
-        self.bytes_total = sum(each.size for trip in trips for each in trip.artifacts)
+        node_transfers = (*plan.fetches, *plan.sends)
+        self.phase, self.error, self._node_transfers = "transfer", "", {}
+        self.files_total = sum(len(node_transfer.artifacts) for node_transfer in node_transfers)
+        self.bytes_total = sum(
+            each.size for node_transfer in node_transfers for each in node_transfer.artifacts
+        )
         self.started_s = self.last_update_s = self.runtime.now_s()
 
-    def show(self, trip: Trip, now: TransferProgress) -> None:
-        """Take in how far the present call of a trip is."""
-        self._trip(trip).now = now
+    def show(self, node_transfer: NodeTransfer, now: TransferProgress) -> None:
+        """Take in how far the present call of a transfer is."""
+        self._node_transfer(node_transfer).now = now
         self.last_update_s = self.runtime.now_s()
 
-    def call_ended(self, trip: Trip, *, files: int, size: int, error: str = "") -> None:
+    def call_ended(self, node_transfer: NodeTransfer, *, files: int, size: int, error: str = "") -> None:
         """A call is over; *files* of *size* bytes in all were asked for, whatever became of them."""
-        known = self._trip(trip)
+        known = self._node_transfer(node_transfer)
         known.files, known.bytes, known.now = known.files + files, known.bytes + size, None
         self.last_update_s, self.error = self.runtime.now_s(), error or self.error
 
     def end(self) -> None:
         self.phase = "idle"
 
-    def _trip(self, trip: Trip) -> _TripProgress:
-        return self._trips.setdefault((trip.node, trip.fetch), _TripProgress())
+    def _node_transfer(self, node_transfer: NodeTransfer) -> _NodeTransferProgress:
+        return self._node_transfers.setdefault(
+            (node_transfer.node, node_transfer.fetch), _NodeTransferProgress()
+        )
 
     @property
     def files_done(self) -> int:
-        return sum(trip.files_done for trip in self._trips.values())
+        return sum(node_transfer.files_done for node_transfer in self._node_transfers.values())
 
     @property
     def bytes_done(self) -> int:
-        return sum(trip.bytes_done for trip in self._trips.values())
+        return sum(node_transfer.bytes_done for node_transfer in self._node_transfers.values())
 
     @property
     def percent(self) -> float:
@@ -115,7 +119,11 @@ class SyncProgress:
         return {
             "is_active": self.phase != "idle",
             "current_phase": self.phase,
-            "current_nodes": sorted(node for (node, _), trip in self._trips.items() if trip.now is not None),
+            "current_nodes": sorted(
+                node
+                for (node, _), node_transfer in self._node_transfers.items()
+                if node_transfer.now is not None
+            ),
             "files_done": self.files_done,
             "files_total": self.files_total,
             "bytes_done": self.bytes_done,
@@ -137,10 +145,10 @@ LOCK_S = 10.0  # after which the lock of a process that died is free; a living o
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TripEnd:
-    """What became of one trip."""
+class NodeTransferResult:
+    """What became of one transfer."""
 
-    trip: Trip
+    node_transfer: NodeTransfer
     moved: tuple[Receipt, ...] = ()  # arrived now
     confirmed: tuple[Receipt, ...] = ()  # were there; the receiver read them before
     bytes_sent: int = 0
@@ -155,37 +163,43 @@ class TripEnd:
 
     @property
     def complete(self) -> bool:
-        return not self.errors and all(each.digest in self.arrived for each in self.trip.artifacts)
+        return not self.errors and all(each.digest in self.arrived for each in self.node_transfer.artifacts)
 
     @property
     def games_moved(self) -> int:
         now = {receipt.digest for receipt in self.moved}
-        return games_in(each for each in self.trip.artifacts if each.digest in now)
+        return games_in(each for each in self.node_transfer.artifacts if each.digest in now)
 
 
 @dataclass(slots=True)
-class SyncTally:
+class SyncTotals:
     """What a request has brought about so far, over all its attempts. A receipt counts once."""
 
     receipts: dict[tuple[str, str], Receipt] = field(default_factory=dict)  # by (node, digest)
     moved: set[tuple[str, str]] = field(default_factory=set)
     bytes_sent: int = 0
     games: dict[str, int] = field(default_factory=dict)  # by digest, of what moved
-    trips: dict[tuple[str, bool], bool] = field(default_factory=dict)  # by (node, fetched): complete at last
+    node_transfers: dict[tuple[str, bool], bool] = field(
+        default_factory=dict
+    )  # by (node, fetched): complete at last
 
-    def add(self, end: TripEnd, bytes_sent: int) -> None:
-        """Take in what is known of a trip so far; *bytes_sent* are those since the last time."""
+    def add(self, end: NodeTransferResult, bytes_sent: int) -> None:
+        """Take in what is known of a transfer so far; *bytes_sent* are those since the last time."""
         self.bytes_sent += bytes_sent
         for receipt in (*end.moved, *end.confirmed):
             self.receipts[receipt.node, receipt.digest] = receipt
         self.moved |= {(receipt.node, receipt.digest) for receipt in end.moved}
         now = {receipt.digest for receipt in end.moved}
-        self.games |= {each.digest: games_in([each]) for each in end.trip.artifacts if each.digest in now}
-        self.trips[end.trip.node, end.trip.fetch] = end.complete
+        self.games |= {
+            each.digest: games_in([each]) for each in end.node_transfer.artifacts if each.digest in now
+        }
+        self.node_transfers[end.node_transfer.node, end.node_transfer.fetch] = end.complete
 
     def complete(self, *, fetched: bool) -> frozenset[str]:
         """Nodes that everything went to, or came from."""
-        return frozenset(node for (node, fetch), done in self.trips.items() if done and fetch is fetched)
+        return frozenset(
+            node for (node, fetch), done in self.node_transfers.items() if done and fetch is fetched
+        )
 
     @property
     def confirmed(self) -> frozenset[tuple[str, str]]:
@@ -201,7 +215,7 @@ class SyncPace:
     """How fast and how urgently a plan is carried out."""
 
     priority: str = "normal"
-    bytes_per_s: float | None = None  # for all trips together
+    bytes_per_s: float | None = None  # for all transfers together
     data_type: str = "all"
     read_again: bool = False  # receivers hash what they have already
     lock_wait_s: float = 5.0  # for a host that another syncs just now
@@ -212,7 +226,7 @@ class HostLocked(Conflict):
     """Another holds the sync lock of the host, or as many hosts are synced as may be at once."""
 
 
-class Courier:
+class SyncExecutor:
     """Carries out plans on one node."""
 
     def __init__(self, plane: DataPlane, progress: SyncProgress | None = None) -> None:
@@ -220,45 +234,49 @@ class Courier:
         self.progress = progress or SyncProgress(plane.runtime)
         self.history = SyncHistory(plane.kv, plane.runtime)
 
-    async def carry_out(self, plan: SyncPlan, pace: SyncPace, tally: SyncTally) -> list[TripEnd]:
-        """Fetch, then send; *tally* grows with every trip, also when the caller's time runs out."""
+    async def carry_out(self, plan: SyncPlan, pace: SyncPace, tally: SyncTotals) -> list[NodeTransferResult]:
+        """Fetch, then send; *tally* grows with every transfer, also when the caller's time runs out."""
         self.progress.begin(plan)
         try:
             fetched = await self._all(plan.fetches, plan.width, pace, tally)
             lacking = _not_arrived(fetched)
-            sends = [_without(trip, lacking) for trip in plan.sends]
-            sent = await self._all([trip for trip in sends if trip.artifacts], plan.width, pace, tally)
+            sends = [_without(node_transfer, lacking) for node_transfer in plan.sends]
+            sent = await self._all(
+                [node_transfer for node_transfer in sends if node_transfer.artifacts], plan.width, pace, tally
+            )
         finally:
             self.progress.end()
         return [*fetched, *sent]
 
     async def _all(
-        self, trips: Sequence[Trip], width: int, pace: SyncPace, tally: SyncTally
-    ) -> list[TripEnd]:
-        if not trips:
+        self, node_transfers: Sequence[NodeTransfer], width: int, pace: SyncPace, tally: SyncTotals
+    ) -> list[NodeTransferResult]:
+        if not node_transfers:
             return []
-        side_by_side = min(width, len(trips))
+        side_by_side = min(width, len(node_transfers))
         share = None if pace.bytes_per_s is None else pace.bytes_per_s / side_by_side
         gate, ends = asyncio.Semaphore(side_by_side), []
 
-        async def one(trip: Trip) -> None:
+        async def one(node_transfer: NodeTransfer) -> None:
             async with gate:
-                ends.append(await self._one(trip, pace, share, tally))
+                ends.append(await self._one(node_transfer, pace, share, tally))
 
         try:
             async with asyncio.TaskGroup() as group:
-                for trip in trips:
-                    group.create_task(one(trip), name=f"sync:{trip.node}")
+                for node_transfer in node_transfers:
+                    group.create_task(one(node_transfer), name=f"sync:{node_transfer.node}")
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return ends
 
-    async def _one(self, trip: Trip, pace: SyncPace, bytes_per_s: float | None, tally: SyncTally) -> TripEnd:
+    async def _one(
+        self, node_transfer: NodeTransfer, pace: SyncPace, bytes_per_s: float | None, tally: SyncTotals
+    ) -> NodeTransferResult:
         runtime = self._plane.runtime
         started_s, since_s = runtime.now_s(), runtime.monotonic_s()
-        end = TripEnd(trip=trip)
-        for start in range(0, len(trip.artifacts), FILES_PER_TRIP):
-            batch = trip.artifacts[start : start + FILES_PER_TRIP]
+        end = NodeTransferResult(node_transfer=node_transfer)
+        for start in range(0, len(node_transfer.artifacts), FILES_PER_TRIP):
+            batch = node_transfer.artifacts[start : start + FILES_PER_TRIP]
             before = end.bytes_sent
             end = await self._batch(end, batch, pace, bytes_per_s)
             tally.add(end, end.bytes_sent - before)
@@ -269,18 +287,18 @@ class Courier:
         return end
 
     async def _batch(
-        self, end: TripEnd, batch: Sequence[Artifact], pace: SyncPace, bytes_per_s: float | None
-    ) -> TripEnd:
-        trip, transfers = end.trip, self._plane.transfers
-        move = transfers.fetch if trip.fetch else transfers.send
-        node, size = self._plane.nodes[trip.node], sum(each.size for each in batch)
+        self, end: NodeTransferResult, batch: Sequence[Artifact], pace: SyncPace, bytes_per_s: float | None
+    ) -> NodeTransferResult:
+        node_transfer, transfers = end.node_transfer, self._plane.transfers
+        move = transfers.fetch if node_transfer.fetch else transfers.send
+        node, size = self._plane.nodes[node_transfer.node], sum(each.size for each in batch)
 
         async def show(now: TransferProgress) -> None:
-            self.progress.show(trip, now)
+            self.progress.show(node_transfer, now)
 
         terms = Terms(on_progress=show, read_again=pace.read_again)
         try:
-            async with self._locked(trip.node, pace):
+            async with self._locked(node_transfer.node, pace):
                 moved = await move(
                     node,
                     batch,
@@ -290,13 +308,15 @@ class Courier:
                     avoid=pace.avoid,
                 )
         except RingRiftError as error:
-            self.progress.call_ended(trip, files=len(batch), size=size, error=str(error))
-            log.warning("sync.trip_failed", node=trip.node, fetch=trip.fetch, error=str(error))
-            told = (*end.errors, f"{trip.node}: {error}")
+            self.progress.call_ended(node_transfer, files=len(batch), size=size, error=str(error))
+            log.warning(
+                "sync.trip_failed", node=node_transfer.node, fetch=node_transfer.fetch, error=str(error)
+            )
+            told = (*end.errors, f"{node_transfer.node}: {error}")
             unreachable = isinstance(error, NodeUnreachable)
             return replace(end, errors=told, broken_off=True, unreachable=unreachable)
-        self.progress.call_ended(trip, files=len(batch), size=size)
-        receiver = self._plane.this.name if trip.fetch else trip.node
+        self.progress.call_ended(node_transfer, files=len(batch), size=size)
+        receiver = self._plane.this.name if node_transfer.fetch else node_transfer.node
         return _grown(end, batch, moved, receiver=receiver, read_again=pace.read_again)
 
     @asynccontextmanager
@@ -317,10 +337,10 @@ class Courier:
             except (LeaseLost, Unavailable) as error:  # one that could not be given back runs out by itself
                 log.warning("sync.lock_lost", node=host, error=str(error))
 
-    async def note(self, end: TripEnd, pace: SyncPace, started_s: float) -> None:
-        """Keep what became of a trip."""
+    async def note(self, end: NodeTransferResult, pace: SyncPace, started_s: float) -> None:
+        """Keep what became of a transfer."""
         record = SyncRecord(
-            host=end.trip.node,
+            host=end.node_transfer.node,
             by=self._plane.this.name,
             started_s=started_s,
             completed_s=self._plane.runtime.now_s(),
@@ -335,8 +355,8 @@ class Courier:
 
 
 def _grown(
-    end: TripEnd, batch: Sequence[Artifact], moved: Moved, *, receiver: str, read_again: bool
-) -> TripEnd:
+    end: NodeTransferResult, batch: Sequence[Artifact], moved: Moved, *, receiver: str, read_again: bool
+) -> NodeTransferResult:
     """Add what one call brought. A receipt of another node than the receiver's proves nothing here.
 
     Where files were to be read again, the word that one lies there does not confirm it.
@@ -351,7 +371,7 @@ def _grown(
         **dict(moved.failed),
     }
     why = [
-        f"{end.trip.node}: {digest[:12]}: {failed.get(digest, 'no receipt came back')}"
+        f"{end.node_transfer.node}: {digest[:12]}: {failed.get(digest, 'no receipt came back')}"
         for digest in sorted(asked - fitting - known)
     ]
     return replace(
@@ -363,15 +383,17 @@ def _grown(
     )
 
 
-def _not_arrived(ends: Iterable[TripEnd]) -> frozenset[str]:
+def _not_arrived(ends: Iterable[NodeTransferResult]) -> frozenset[str]:
     """Files that were to be fetched and are still not here."""
     here = frozenset(digest for end in ends for digest in end.arrived)
-    return frozenset(each.digest for end in ends for each in end.trip.artifacts) - here
+    return frozenset(each.digest for end in ends for each in end.node_transfer.artifacts) - here
 
 
-def _without(trip: Trip, digests: frozenset[str]) -> Trip:
-    kept = tuple(each for each in trip.artifacts if each.digest not in digests)
-    return Trip(node=trip.node, artifacts=kept, fetch=trip.fetch, reason=trip.reason)
+def _without(node_transfer: NodeTransfer, digests: frozenset[str]) -> NodeTransfer:
+    kept = tuple(each for each in node_transfer.artifacts if each.digest not in digests)
+    return NodeTransfer(
+        node=node_transfer.node, artifacts=kept, fetch=node_transfer.fetch, reason=node_transfer.reason
+    )
 
 
 # What others are told of a sync: counts come from the receipts of the response.
@@ -407,12 +429,12 @@ class SyncAnnouncer:
         await self.publish("DATA_SYNC_STARTED", payload)
 
     async def cycle_started(self, plane: DataPlane, cycle: CyclePlan, *, reasons: Sequence[str]) -> None:
-        trips = (*cycle.plan.fetches, *cycle.plan.sends)
+        node_transfers = (*cycle.plan.fetches, *cycle.plan.sends)
         payload = {
             "node_id": plane.this.name,
             "sync_type": str(cycle.strategy),
             "data_type": "all",
-            "targets": list(dict.fromkeys(trip.node for trip in trips)),
+            "targets": list(dict.fromkeys(node_transfer.node for node_transfer in node_transfers)),
         }
         if reasons:
             payload["reason"] = reasons[0]
@@ -458,12 +480,16 @@ class SyncAnnouncer:
 
 
 async def tell_cycle(
-    announcer: SyncAnnouncer, plane: DataPlane, cycle: CyclePlan, ends: Sequence[TripEnd], tally: SyncTally
+    announcer: SyncAnnouncer,
+    plane: DataPlane,
+    cycle: CyclePlan,
+    ends: Sequence[NodeTransferResult],
+    tally: SyncTotals,
 ) -> None:
     """Tell what a cycle brought where. A cycle that failed in part did bring the rest."""
     errors = [error for end in ends for error in end.errors]
-    sent = [end for end in ends if not end.trip.fetch and end.moved]
-    nodes = [end.trip.node for end in ends]
+    sent = [end for end in ends if not end.node_transfer.fetch and end.moved]
+    nodes = [end.node_transfer.node for end in ends]
     if tally.files:
         payload = {
             "node_id": plane.this.name,
@@ -482,20 +508,22 @@ async def tell_cycle(
         payload = {
             "node_id": plane.this.name,
             "games_pushed": sum(end.games_moved for end in sent),
-            "target_nodes": [end.trip.node for end in sent],
+            "target_nodes": [end.node_transfer.node for end in sent],
             "is_ephemeral": plane.this.ephemeral,
         }
         await announcer.publish("GAME_SYNCED", payload)
     await _tell_landed(announcer, plane, ends)
 
 
-async def _tell_landed(announcer: SyncAnnouncer, plane: DataPlane, ends: Sequence[TripEnd]) -> None:
+async def _tell_landed(
+    announcer: SyncAnnouncer, plane: DataPlane, ends: Sequence[NodeTransferResult]
+) -> None:
     """Games that came to this node are new here."""
     landed: Counter[str] = Counter()
     for end in ends:
-        if end.trip.fetch:
+        if end.node_transfer.fetch:
             here = {receipt.digest for receipt in end.moved}
-            for artifact in end.trip.artifacts:
+            for artifact in end.node_transfer.artifacts:
                 landed[artifact.config] += games_in([artifact]) if artifact.digest in here else 0
     for config, games in sorted(landed.items()):
         if games and config:

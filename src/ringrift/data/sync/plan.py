@@ -9,7 +9,7 @@ from typing import Any
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, kinds_of
 from ringrift.data.nodes import DataNode
-from ringrift.data.sync.cluster_view import SyncPicture
+from ringrift.data.sync.cluster_view import ClusterView
 from ringrift.data.sync.config import CONCURRENT_NODES, NEIGHBOURS
 from ringrift.data.transfer.archive import is_archive
 from ringrift.errors import ConfigError
@@ -168,45 +168,45 @@ class _Score:
         return ScoredNode(node_id=node.name, score=self.points, reason=", ".join(self._reasons))
 
 
-def target_score(picture: SyncPicture, node: DataNode, data_type: str) -> ScoredNode:
+def target_score(cluster_view: ClusterView, node: DataNode, data_type: str) -> ScoredNode:
     """How much a node wants data: those that train first, those that may vanish last."""
-    score, used = _Score(50), picture.disk_percent(node.name)
-    score.add(50, "trains now", when=node.name in picture.news.training)
-    score.add(30, "trains", when=picture.is_training(node) and data_type in ("games", "npz"))
-    score.add(20, "has priority", when=node.name in picture.config.priority_hosts)
+    score, used = _Score(50), cluster_view.disk_percent(node.name)
+    score.add(50, "trains now", when=node.name in cluster_view.reports.training)
+    score.add(30, "trains", when=cluster_view.is_training(node) and data_type in ("games", "npz"))
+    score.add(20, "has priority", when=node.name in cluster_view.config.priority_hosts)
     score.add(-15, "may vanish", when=node.ephemeral)
     score.add(10, "has room", when=used is not None and used < 50)
     score.add(-20, "is rather full", when=used is not None and used > 70)
-    last_s = picture.last_sync_s(node.name)
-    waited = 30.0 if last_s is None else min(30.0 * max(0.0, picture.now_s - last_s) / _HOUR_S, 30.0)
+    last_s = cluster_view.last_sync_s(node.name)
+    waited = 30.0 if last_s is None else min(30.0 * max(0.0, cluster_view.now_s - last_s) / _HOUR_S, 30.0)
     score.add(round(waited, 1), "was never served" if last_s is None else "waited")
     return score.of(node)
 
 
-def source_score(picture: SyncPicture, node: DataNode, data_type: str) -> ScoredNode:
+def source_score(cluster_view: ClusterView, node: DataNode, data_type: str) -> ScoredNode:
     """How good a node is to fetch from: games from where they are played, the rest from where it is made."""
-    score, used = _Score(0), picture.disk_percent(node.name)
+    score, used = _Score(0), cluster_view.disk_percent(node.name)
     score.add(100, "plays", when=data_type == "games" and "selfplay" in node.role)
-    score.add(50, "trains", when=data_type == "games" and picture.is_training(node))
-    score.add(100, "trains", when=data_type != "games" and picture.is_training(node))
+    score.add(50, "trains", when=data_type == "games" and cluster_view.is_training(node))
+    score.add(100, "trains", when=data_type != "games" and cluster_view.is_training(node))
     score.add(20, "has a GPU", when="gpu" in node.role)
     score.add(10, "should be relieved", when=used is not None and used > 50)
     score.add(-30, "coordinates", when="coordinator" in node.role)
     return score.of(node)
 
 
-def optimal_source_score(picture: SyncPicture, source: DataNode, target: DataNode) -> ScoredNode:
+def optimal_source_score(cluster_view: ClusterView, source: DataNode, target: DataNode) -> ScoredNode:
     """How well a holder suits one receiver."""
-    score, used = _Score(50), picture.disk_percent(source.name)
+    score, used = _Score(50), cluster_view.disk_percent(source.name)
     score.add(20, "is of the same provider", when=source.provider == target.provider != "unknown")
     score.add(-10, "may vanish", when=source.ephemeral)
     score.add(10, "is not full", when=used is not None and used < 50)
     return score.of(source)
 
 
-def neighbour_score(picture: SyncPicture, node: DataNode) -> ScoredNode:
+def neighbour_score(cluster_view: ClusterView, node: DataNode) -> ScoredNode:
     """How safe a place a node is for what was just made."""
-    score, used = _Score(0), picture.disk_percent(node.name)
+    score, used = _Score(0), cluster_view.disk_percent(node.name)
     score.add(10, "is storage", when=node.role in ("storage", "backbone", "coordinator"))
     score.add(5, "stays", when=not node.ephemeral)
     score.add(2.5 if used is None else round((100 - used) / 20, 2), "for its free disk")
@@ -219,38 +219,38 @@ def ranked(scores: Iterable[ScoredNode]) -> list[ScoredNode]:
 
 
 def best(
-    picture: SyncPicture,
+    cluster_view: ClusterView,
     nodes: Sequence[DataNode],
-    score: Callable[[SyncPicture, DataNode], ScoredNode],
+    score: Callable[[ClusterView, DataNode], ScoredNode],
     count: int,
 ) -> list[DataNode]:
-    chosen = ranked(score(picture, node) for node in nodes)[:count]
-    return [picture.nodes[each.node_id] for each in chosen]
+    chosen = ranked(score(cluster_view, node) for node in nodes)[:count]
+    return [cluster_view.nodes[each.node_id] for each in chosen]
 
 
-def sources_of(picture: SyncPicture, artifact: Artifact, target: DataNode) -> list[DataNode]:
+def sources_of(cluster_view: ClusterView, artifact: Artifact, target: DataNode) -> list[DataNode]:
     """Other nodes that hold a verified copy and can be asked for it, the best first."""
     holders = [
-        picture.nodes[name]
-        for name in picture.view.holders(artifact.digest)
-        if name != target.name and name in picture.nodes
+        cluster_view.nodes[name]
+        for name in cluster_view.view.holders(artifact.digest)
+        if name != target.name and name in cluster_view.nodes
     ]
-    asleep = picture.news.away | picture.aside.keys()
+    asleep = cluster_view.reports.away | cluster_view.aside.keys()
     awake = [node for node in holders if node.active and node.name not in asleep]
-    scored = ranked(optimal_source_score(picture, node, target) for node in awake)
-    return [picture.nodes[each.node_id] for each in scored]
+    scored = ranked(optimal_source_score(cluster_view, node, target) for node in awake)
+    return [cluster_view.nodes[each.node_id] for each in scored]
 
 
-# What goes where for a request: pure functions of the cluster's view, one per backend. A trip carries files
-# between this node and one other, in one direction. Fetches come first, because what they bring may have to
-# go on. Whatever is not planned is named with its reason.
+# What goes where for a request: pure functions of the cluster's view, one per backend. A transfer carries
+# files between this node and one other, in one direction. Fetches come first, because what they bring may
+# have to go on. Whatever is not planned is named with its reason.
 
 
 _BROADCAST_NODES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trip:
+class NodeTransfer:
     """Files to send to a node, or to fetch from it."""
 
     node: str
@@ -263,8 +263,8 @@ class Trip:
 class SyncPlan:
     """What a request comes to."""
 
-    fetches: tuple[Trip, ...] = ()
-    sends: tuple[Trip, ...] = ()
+    fetches: tuple[NodeTransfer, ...] = ()
+    sends: tuple[NodeTransfer, ...] = ()
     width: int = CONCURRENT_NODES  # nodes at a time
     refused: tuple[str, ...] = ()  # named nodes that cannot be served at all
     blocked: tuple[str, ...] = ()  # nodes that would be served and cannot be just now
@@ -283,32 +283,34 @@ class RequestLeft:
     request: SyncRequest
     confirmed: frozenset[tuple[str, str]] = field(default_factory=frozenset)  # (node, digest)
 
-    def open_at(self, picture: SyncPicture, node: str, artifacts: Iterable[Artifact]) -> list[Artifact]:
+    def open_at(self, cluster_view: ClusterView, node: str, artifacts: Iterable[Artifact]) -> list[Artifact]:
         """What *node* is still to be given: what it lacks, or all that it has not confirmed yet."""
         if not self.request.require_confirmation:
-            return picture.view.missing_at(node, artifacts)
+            return cluster_view.view.missing_at(node, artifacts)
         return [each for each in artifacts if (node, each.digest) not in self.confirmed]
 
 
-def plan_request(picture: SyncPicture, left: RequestLeft, backend: SyncBackend) -> SyncPlan:
+def plan_request(cluster_view: ClusterView, left: RequestLeft, backend: SyncBackend) -> SyncPlan:
     """Decide what *backend* would do now."""
-    request, here = left.request, picture.this.name
-    wanted = [each for each in picture.view.artifacts.values() if request.wants(each)]
+    request, here = left.request, cluster_view.this.name
+    wanted = [each for each in cluster_view.view.artifacts.values() if request.wants(each)]
     wanted.sort(key=lambda each: (each.created_s, each.digest))
     if request.source_node is not None and request.source_node != here:
-        return _plan_from(picture, wanted, request.source_node, request)
-    targets, refused, blocked = _targets(picture, request)
+        return _plan_from(cluster_view, wanted, request.source_node, request)
+    targets, refused, blocked = _targets(cluster_view, request)
     shape = _SHAPES[backend]
-    chosen = shape.choose(picture, request, [node for node in targets if node.name != here])
-    plan = _plan_to(picture, left, wanted, chosen, shape)
+    chosen = shape.choose(cluster_view, request, [node for node in targets if node.name != here])
+    plan = _plan_to(cluster_view, left, wanted, chosen, shape)
     if here in request.explicit_targets:
-        plan = _with_fetches(plan, _fetches(picture, picture.view.missing_at(here, wanted), picture.this))
+        plan = _with_fetches(
+            plan, _fetches(cluster_view, cluster_view.view.missing_at(here, wanted), cluster_view.this)
+        )
     if not wanted and (request.explicit_targets or request.require_confirmation):
         # Nobody is asked anything then: whether such a node even answers is not known.
         refused += [f"{node.name}: {_nothing_of(request)}" for node in chosen]
     notes = list(plan.notes)
     if not chosen and here not in request.explicit_targets and not refused:
-        notes.append(_why_nobody(picture, request, blocked))
+        notes.append(_why_nobody(cluster_view, request, blocked))
     return SyncPlan(
         fetches=plan.fetches,
         sends=plan.sends,
@@ -334,31 +336,33 @@ def _nothing_of(request: SyncRequest) -> str:
 # --- who ----------------------------------------------------------------------------------------------
 
 
-def _targets(picture: SyncPicture, request: SyncRequest) -> tuple[list[DataNode], list[str], list[str]]:
+def _targets(cluster_view: ClusterView, request: SyncRequest) -> tuple[list[DataNode], list[str], list[str]]:
     """The nodes to serve, and why others are not."""
     named = request.explicit_targets
     targets: list[DataNode] = []
     refused: list[str] = []
     blocked: list[str] = []
-    for name in named or tuple(node.name for node in picture.nodes.all()):
-        if name not in picture.nodes:
+    for name in named or tuple(node.name for node in cluster_view.nodes.all()):
+        if name not in cluster_view.nodes:
             refused.append(f"{name}: no node is called that")
             continue
-        node = picture.nodes[name]
-        if name in request.exclude_nodes or (not named and (name == picture.this.name or is_archive(node))):
+        node = cluster_view.nodes[name]
+        if name in request.exclude_nodes or (
+            not named and (name == cluster_view.this.name or is_archive(node))
+        ):
             continue  # archives are served by backups, and by sync only when they are named
-        unfit = "" if name == picture.this.name else picture.unfit(node, request.data_type)
+        unfit = "" if name == cluster_view.this.name else cluster_view.unfit(node, request.data_type)
         if unfit:
             refused += [f"{name}: {unfit}"] if named else []
-        elif name != picture.this.name and (why := picture.blocked(node, request.data_type)):
+        elif name != cluster_view.this.name and (why := cluster_view.blocked(node, request.data_type)):
             blocked.append(f"{name}: {why}")
         else:
             targets.append(node)
     return targets, refused, blocked
 
 
-def _why_nobody(picture: SyncPicture, request: SyncRequest, blocked: Sequence[str]) -> str:
-    others = picture.nodes.others()
+def _why_nobody(cluster_view: ClusterView, request: SyncRequest, blocked: Sequence[str]) -> str:
+    others = cluster_view.nodes.others()
     if not others:
         return "this is the only node; there is nowhere to bring anything"
     if blocked:
@@ -366,27 +370,27 @@ def _why_nobody(picture: SyncPicture, request: SyncRequest, blocked: Sequence[st
     why = [
         f"{node.name}: " + ("excluded" if node.name in request.exclude_nodes else unfit)
         for node in others
-        if (unfit := picture.unfit(node, request.data_type)) or node.name in request.exclude_nodes
+        if (unfit := cluster_view.unfit(node, request.data_type)) or node.name in request.exclude_nodes
     ]
     return f"no other node takes {request.data_type}: {'; '.join(why)}"
 
 
-Choose = Callable[[SyncPicture, SyncRequest, list[DataNode]], list[DataNode]]
+Choose = Callable[[ClusterView, SyncRequest, list[DataNode]], list[DataNode]]
 
 
-def _all_of_them(_picture: SyncPicture, _request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
+def _all_of_them(_picture: ClusterView, _request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
     return targets
 
 
-def _by_score(picture: SyncPicture, request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
-    return best(picture, targets, lambda p, node: target_score(p, node, request.data_type), len(targets))
+def _by_score(cluster_view: ClusterView, request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
+    return best(cluster_view, targets, lambda p, node: target_score(p, node, request.data_type), len(targets))
 
 
-def _safest(picture: SyncPicture, request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
+def _safest(cluster_view: ClusterView, request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
     """A few nodes that stay; if there are none, whichever there are."""
     staying = [node for node in targets if not node.ephemeral] or targets
     count = len(staying) if request.explicit_targets else NEIGHBOURS
-    return best(picture, staying, neighbour_score, count)
+    return best(cluster_view, staying, neighbour_score, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,30 +416,30 @@ _SHAPES = {
 
 
 def _plan_to(
-    picture: SyncPicture,
+    cluster_view: ClusterView,
     left: RequestLeft,
     wanted: Sequence[Artifact],
     targets: Sequence[DataNode],
     shape: _Shape,
 ) -> SyncPlan:
-    view, here = picture.view, picture.this.name
+    view, here = cluster_view.view, cluster_view.this.name
     held = [each for each in wanted if view.is_at(each.digest, here)]
     absent = [each for each in wanted if not view.is_at(each.digest, here)]
-    fetches: list[Trip] = []
+    fetches: list[NodeTransfer] = []
     if shape.relays and targets:
-        asked = [each for each in absent if any(left.open_at(picture, n.name, [each]) for n in targets)]
-        fetches = _fetches(picture, asked, picture.this)
-        held += [each for trip in fetches for each in trip.artifacts]
+        asked = [each for each in absent if any(left.open_at(cluster_view, n.name, [each]) for n in targets)]
+        fetches = _fetches(cluster_view, asked, cluster_view.this)
+        held += [each for node_transfer in fetches for each in node_transfer.artifacts]
     held.sort(key=lambda each: (each.created_s, each.digest), reverse=shape.newest_first)
     sends, up_to_date = [], []
     for node in targets:
-        fits = picture.takes if left.request.explicit_targets else picture.wants
+        fits = cluster_view.takes if left.request.explicit_targets else cluster_view.wants
         takes = [each for each in held if fits(node, each)]
-        if files := left.open_at(picture, node.name, takes):
-            sends.append(Trip(node=node.name, artifacts=tuple(files), reason="asked for"))
+        if files := left.open_at(cluster_view, node.name, takes):
+            sends.append(NodeTransfer(node=node.name, artifacts=tuple(files), reason="asked for"))
         else:
             up_to_date.append(node.name)
-    elsewhere = len(absent) - sum(len(trip.artifacts) for trip in fetches)
+    elsewhere = len(absent) - sum(len(node_transfer.artifacts) for node_transfer in fetches)
     notes = (
         [f"{elsewhere} matching files are on other nodes only and did not go from here"] if elsewhere else []
     )
@@ -445,18 +449,20 @@ def _plan_to(
 
 
 def _plan_from(
-    picture: SyncPicture, wanted: Sequence[Artifact], source: str, request: SyncRequest
+    cluster_view: ClusterView, wanted: Sequence[Artifact], source: str, request: SyncRequest
 ) -> SyncPlan:
     """Bring to this node what *source* holds and this node lacks."""
-    if source not in picture.nodes:
+    if source not in cluster_view.nodes:
         return SyncPlan(refused=(f"{source}: no node is called that",))
-    node = picture.nodes[source]
+    node = cluster_view.nodes[source]
     if not node.active:
         return SyncPlan(refused=(f"{source}: its status is {node.status!r}",))
-    there = [each for each in wanted if picture.view.is_at(each.digest, source)]
-    files = picture.view.missing_at(picture.this.name, there)
+    there = [each for each in wanted if cluster_view.view.is_at(each.digest, source)]
+    files = cluster_view.view.missing_at(cluster_view.this.name, there)
     if files:
-        return SyncPlan(fetches=(Trip(node=source, artifacts=tuple(files), fetch=True, reason="its data"),))
+        return SyncPlan(
+            fetches=(NodeTransfer(node=source, artifacts=tuple(files), fetch=True, reason="its data"),)
+        )
     if there:
         return SyncPlan(up_to_date=(source,), notes=(f"nothing of {source} is missing here",))
     note = f"the manifest knows of no such file on {source}"
@@ -465,25 +471,33 @@ def _plan_from(
     return SyncPlan(up_to_date=(source,), notes=(note,))
 
 
-def _fetches(picture: SyncPicture, artifacts: Iterable[Artifact], target: DataNode) -> list[Trip]:
+def _fetches(
+    cluster_view: ClusterView, artifacts: Iterable[Artifact], target: DataNode
+) -> list[NodeTransfer]:
     """Group files by the node that they are best fetched from; those that nobody holds are left out."""
     by_source: dict[str, list[Artifact]] = {}
     for artifact in artifacts:
-        if sources := sources_of(picture, artifact, target):
+        if sources := sources_of(cluster_view, artifact, target):
             by_source.setdefault(sources[0].name, []).append(artifact)
     return [
-        Trip(node=name, artifacts=tuple(files), fetch=True, reason="missing here")
+        NodeTransfer(node=name, artifacts=tuple(files), fetch=True, reason="missing here")
         for name, files in by_source.items()
     ]
 
 
-def _with_fetches(plan: SyncPlan, fetches: Sequence[Trip]) -> SyncPlan:
-    merged = {trip.node: list(trip.artifacts) for trip in plan.fetches}
-    for trip in fetches:
-        known = {each.digest for each in merged.get(trip.node, [])}
-        merged.setdefault(trip.node, []).extend(each for each in trip.artifacts if each.digest not in known)
-    trips = [Trip(node=node, artifacts=tuple(files), fetch=True) for node, files in merged.items()]
-    return SyncPlan(fetches=tuple(trips), sends=plan.sends, up_to_date=plan.up_to_date, notes=plan.notes)
+def _with_fetches(plan: SyncPlan, fetches: Sequence[NodeTransfer]) -> SyncPlan:
+    merged = {node_transfer.node: list(node_transfer.artifacts) for node_transfer in plan.fetches}
+    for node_transfer in fetches:
+        known = {each.digest for each in merged.get(node_transfer.node, [])}
+        merged.setdefault(node_transfer.node, []).extend(
+            each for each in node_transfer.artifacts if each.digest not in known
+        )
+    node_transfers = [
+        NodeTransfer(node=node, artifacts=tuple(files), fetch=True) for node, files in merged.items()
+    ]
+    return SyncPlan(
+        fetches=tuple(node_transfers), sends=plan.sends, up_to_date=plan.up_to_date, notes=plan.notes
+    )
 
 
 # Where one file should go to have enough copies.
@@ -501,24 +515,24 @@ class ReplicationPlan:
 
 
 def plan_copies(
-    picture: SyncPicture, digest: str, *, min_copies: int, quality: float | None = None
+    cluster_view: ClusterView, digest: str, *, min_copies: int, quality: float | None = None
 ) -> ReplicationPlan:
     """Choose nodes for the copies that a file lacks; what is better goes first."""
-    artifact = picture.view.artifacts.get(digest)
+    artifact = cluster_view.view.artifacts.get(digest)
     if artifact is None:
         raise ConfigError(f"the manifest has no file {digest[:12]!r}")
-    holders = picture.view.holders(digest)
+    holders = cluster_view.view.holders(digest)
     needed = max(0, min_copies - len(holders))
     data_type = next((name for name in ("games", "models", "npz") if artifact.kind in kinds_of(name)), "all")
     fit = [
         node
-        for node in picture.nodes.all()
+        for node in cluster_view.nodes.all()
         if node.name not in holders
-        and not picture.unfit(node, data_type)
-        and not picture.blocked(node, data_type)
-        and picture.wants(node, artifact)
+        and not cluster_view.unfit(node, data_type)
+        and not cluster_view.blocked(node, data_type)
+        and cluster_view.wants(node, artifact)
     ]
-    targets = tuple(ranked(target_score(picture, node, data_type) for node in fit)[:needed])
+    targets = tuple(ranked(target_score(cluster_view, node, data_type) for node in fit)[:needed])
     known = artifact.quality if quality is None else quality
     urgency = int(_QUALITY_POINTS * (_QUALITY_UNKNOWN if known is None else known))
     return ReplicationPlan(

@@ -15,10 +15,15 @@ from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.nodes import DataNodes
 from ringrift.data.plane import DataPlane, WakingDaemon
 from ringrift.data.protection.records import DecisionLog
-from ringrift.data.sync.cluster_view import NewsDesk, SyncPicture, get_news_desk, take_picture
+from ringrift.data.sync.cluster_view import (
+    ClusterView,
+    NodeReportCollector,
+    get_node_reports,
+    read_cluster_view,
+)
 from ringrift.data.sync.config import read_sync_config
-from ringrift.data.sync.executor import Courier, SyncPace, SyncTally
-from ringrift.data.sync.plan import SyncPlan, Trip, sources_of
+from ringrift.data.sync.executor import SyncExecutor, SyncPace, SyncTotals
+from ringrift.data.sync.plan import NodeTransfer, SyncPlan, sources_of
 from ringrift.engine.ports import WorkItem
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
@@ -70,22 +75,24 @@ def needs_of_running(items: Iterable[WorkItem], nodes: DataNodes) -> list[Stagin
     return found
 
 
-def needs_of_waiting(items: Iterable[WorkItem], picture: SyncPicture) -> list[StagingNeed]:
+def needs_of_waiting(items: Iterable[WorkItem], cluster_view: ClusterView) -> list[StagingNeed]:
     """What waiting trainings will need: on every node that trains, since any of them may take it."""
-    trainers = [node.name for node in picture.nodes.all() if node.active and picture.is_training(node)]
+    trainers = [
+        node.name for node in cluster_view.nodes.all() if node.active and cluster_view.is_training(node)
+    ]
     waiting = [item for item in items if item.kind == TRAIN]
     return [_need(item, node, f"training {item.id} may run there") for item in waiting for node in trainers]
 
 
-def needs_of_refused(items: Iterable[WorkItem], picture: SyncPicture) -> list[StagingNeed]:
+def needs_of_refused(items: Iterable[WorkItem], cluster_view: ClusterView) -> list[StagingNeed]:
     """What work of any kind will miss here: inputs that this node gave up, or that a worker found lacking.
 
     A worker gives an item back when an input is not on its node; without this it would do so for ever.
     """
-    this, found = picture.this.name, []
+    this, found = cluster_view.this.name, []
     for item in items:
         need = _need(item, this, f"{item.kind} {item.id} reads it")
-        gone = any(this in picture.given_up.get(digest, ()) for digest in need.digests)
+        gone = any(this in cluster_view.given_up.get(digest, ()) for digest in need.digests)
         if need.digests and (item.attempts or gone):
             found.append(need)
     return found
@@ -99,48 +106,52 @@ def _need(item: WorkItem, node: str, why: str) -> StagingNeed:
     return StagingNeed(node=node, config=order.config, digests=tuple(order.inputs.values()), why=why)
 
 
-def plan_staging(picture: SyncPicture, needs: Sequence[StagingNeed]) -> SyncPlan:
+def plan_staging(cluster_view: ClusterView, needs: Sequence[StagingNeed]) -> SyncPlan:
     """Send what this node has to who needs it, fetch what this node needs; each file once per node."""
     wanted: dict[str, dict[str, Artifact]] = {}
     why: dict[str, str] = {}
     for need in needs:
-        if need.node not in picture.nodes:
+        if need.node not in cluster_view.nodes:
             continue
         why.setdefault(need.node, need.why)
-        files = _files(picture, need)
-        lacking = picture.view.missing_at(need.node, files)
+        files = _files(cluster_view, need)
+        lacking = cluster_view.view.missing_at(need.node, files)
         wanted.setdefault(need.node, {}).update({each.digest: each for each in lacking})
     fetches, sends, blocked = [], [], []
     for name, files_by_digest in wanted.items():
         files = list(files_by_digest.values())
-        node = picture.nodes[name]
+        node = cluster_view.nodes[name]
         if not files:
             continue
-        if name == picture.this.name:
-            fetches += _fetches(picture, files, why[name])
-        elif reason := picture.unfit(node, "all") or picture.blocked(node, "all"):
+        if name == cluster_view.this.name:
+            fetches += _fetches(cluster_view, files, why[name])
+        elif reason := cluster_view.unfit(node, "all") or cluster_view.blocked(node, "all"):
             blocked.append(f"{name}: {reason}")
-        elif held := [each for each in files if picture.view.is_at(each.digest, picture.this.name)]:
-            sends.append(Trip(node=name, artifacts=tuple(held), reason=why[name]))
+        elif held := [each for each in files if cluster_view.view.is_at(each.digest, cluster_view.this.name)]:
+            sends.append(NodeTransfer(node=name, artifacts=tuple(held), reason=why[name]))
     return SyncPlan(fetches=tuple(fetches), sends=tuple(sends), blocked=tuple(blocked))
 
 
-def _files(picture: SyncPicture, need: StagingNeed) -> list[Artifact]:
+def _files(cluster_view: ClusterView, need: StagingNeed) -> list[Artifact]:
     """The files of the order; without any, the newest samples of the config."""
-    named = [picture.view.artifacts[digest] for digest in need.digests if digest in picture.view.artifacts]
+    named = [
+        cluster_view.view.artifacts[digest]
+        for digest in need.digests
+        if digest in cluster_view.view.artifacts
+    ]
     if need.digests:
         return named
-    samples = [each for each in picture.view.of_kinds(kinds_of("npz")) if each.config == need.config]
+    samples = [each for each in cluster_view.view.of_kinds(kinds_of("npz")) if each.config == need.config]
     return samples[-1:]
 
 
-def _fetches(picture: SyncPicture, files: Iterable[Artifact], why: str) -> list[Trip]:
+def _fetches(cluster_view: ClusterView, files: Iterable[Artifact], why: str) -> list[NodeTransfer]:
     by_source: dict[str, list[Artifact]] = {}
     for artifact in files:
-        if sources := sources_of(picture, artifact, picture.this):
+        if sources := sources_of(cluster_view, artifact, cluster_view.this):
             by_source.setdefault(sources[0].name, []).append(artifact)
     return [
-        Trip(node=source, artifacts=tuple(found), fetch=True, reason=why)
+        NodeTransfer(node=source, artifacts=tuple(found), fetch=True, reason=why)
         for source, found in by_source.items()
     ]
 
@@ -157,14 +168,14 @@ class TrainingActivityDaemon(WakingDaemon):
         plane: DataPlane | None = None,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
-        news: NewsDesk | None = None,
+        reports: NodeReportCollector | None = None,
     ) -> None:
         if trigger not in (RUNNING, WAITING):
             raise ConfigError(f"trigger is {trigger!r}; it must be {RUNNING} or {WAITING}")
         name = "training_activity" if trigger == RUNNING else "training_data_sync"
         super().__init__(name, interval_s=INTERVAL_S, plane=plane, router=router, runtime=runtime)
         self.trigger = trigger
-        self._news = news or get_news_desk()
+        self._reports = reports or get_node_reports()
         self._heard: dict[str, StagingNeed] = {}
         self.staged_files = 0
         self.last_errors: tuple[str, ...] = ()
@@ -175,7 +186,7 @@ class TrainingActivityDaemon(WakingDaemon):
     def _on_training(self, event: RouterEvent) -> None:
         said = event.payload
         node, config = str(said["node_id"]), str(said["config_key"])
-        self._news.training_began(node, self._runtime.now_s())
+        self._reports.training_began(node, self._runtime.now_s())
         if self.trigger == RUNNING:
             self._heard[node] = StagingNeed(node=node, config=config, why=f"{said['job_id']} began there")
             while len(self._heard) > _RECENT_MAX:
@@ -185,34 +196,34 @@ class TrainingActivityDaemon(WakingDaemon):
     async def _run_cycle(self) -> None:
         plane = await self._opened()
         config = read_sync_config(plane.settings.sync)
-        picture = await take_picture(plane, config, news=self._news.news(plane.runtime))
+        cluster_view = await read_cluster_view(plane, config, reports=self._reports.reports(plane.runtime))
         heard, self._heard = list(self._heard.values()), {}
-        plan = plan_staging(picture, [*await self._needs(plane, picture), *heard])
+        plan = plan_staging(cluster_view, [*await self._needs(plane, cluster_view), *heard])
         self.last_errors = plan.blocked
         if plan.is_empty:
             return
-        tally = SyncTally()
-        ends = await Courier(plane).carry_out(plan, SyncPace(priority="high"), tally)
+        tally = SyncTotals()
+        ends = await SyncExecutor(plane).carry_out(plan, SyncPace(priority="high"), tally)
         self.staged_files += tally.files
         self.last_errors = (*plan.blocked, *(error for end in ends for error in end.errors))
         decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
         for end in ends:
             await decisions.record(
                 "staging",
-                "fetch" if end.trip.fetch else "send",
-                end.trip.reason,
-                peer=end.trip.node,
-                files=len(end.trip.artifacts),
+                "fetch" if end.node_transfer.fetch else "send",
+                end.node_transfer.reason,
+                peer=end.node_transfer.node,
+                files=len(end.node_transfer.artifacts),
                 arrived=len(end.moved),
             )
 
-    async def _needs(self, plane: DataPlane, picture: SyncPicture) -> list[StagingNeed]:
+    async def _needs(self, plane: DataPlane, cluster_view: ClusterView) -> list[StagingNeed]:
         waiting = await plane.queue.ready(limit=_ITEMS_MAX)
         if self.trigger == WAITING:
-            return needs_of_waiting(waiting, picture)
+            return needs_of_waiting(waiting, cluster_view)
         waiting += await plane.queue.delayed(limit=_ITEMS_MAX)  # given back by a worker, until its next try
         running = needs_of_running(await plane.queue.claimed(limit=_ITEMS_MAX), plane.nodes)
-        return [*running, *needs_of_refused(waiting, picture)]
+        return [*running, *needs_of_refused(waiting, cluster_view)]
 
     @reported
     def get_status(self) -> dict[str, Any]:

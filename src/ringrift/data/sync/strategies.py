@@ -1,4 +1,4 @@
-"""What one cycle of the sync daemon brings where: a pure function of a picture, one per strategy."""
+"""What one cycle of the sync daemon brings where: a pure function of a view, one per strategy."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.manifest.catalog import data_type_of
 from ringrift.data.manifest.store import games_in, is_made_by
 from ringrift.data.nodes import DataNode
-from ringrift.data.sync.cluster_view import SyncPicture
+from ringrift.data.sync.cluster_view import ClusterView
 from ringrift.data.sync.config import SyncStrategy
 from ringrift.data.sync.plan import (
+    NodeTransfer,
     SyncPlan,
-    Trip,
     best,
     neighbour_score,
     plan_copies,
@@ -41,27 +41,27 @@ class CyclePlan:
 class _Cycle:
     """What a planner looks at."""
 
-    picture: SyncPicture
+    cluster_view: ClusterView
     strategy: SyncStrategy
     at_once: bool
 
 
-def resolve(strategy: SyncStrategy, picture: SyncPicture) -> SyncStrategy:
+def resolve(strategy: SyncStrategy, cluster_view: ClusterView) -> SyncStrategy:
     """What "auto" comes to on this node."""
     if strategy is not SyncStrategy.AUTO:
         return strategy
-    if picture.this.ephemeral:
+    if cluster_view.this.ephemeral:
         return SyncStrategy.EPHEMERAL
-    if picture.news.leader == picture.this.name or picture.this.role == "coordinator":
+    if cluster_view.reports.leader == cluster_view.this.name or cluster_view.this.role == "coordinator":
         return SyncStrategy.BROADCAST
     return SyncStrategy.HYBRID
 
 
-def plan_cycle(picture: SyncPicture, strategy: SyncStrategy, *, at_once: bool = False) -> CyclePlan:
+def plan_cycle(cluster_view: ClusterView, strategy: SyncStrategy, *, at_once: bool = False) -> CyclePlan:
     """Plan; *at_once* brings also what would wait for more of its kind."""
-    chosen = resolve(strategy, picture)
-    plan = _PLANNERS[chosen](_Cycle(picture, chosen, at_once=at_once))
-    blocked = tuple(_blocked(picture))
+    chosen = resolve(strategy, cluster_view)
+    plan = _PLANNERS[chosen](_Cycle(cluster_view, chosen, at_once=at_once))
+    blocked = tuple(_blocked(cluster_view))
     return CyclePlan(
         strategy=plan.strategy, plan=plan.plan, priority=plan.priority, held_back=(*plan.held_back, *blocked)
     )
@@ -70,84 +70,95 @@ def plan_cycle(picture: SyncPicture, strategy: SyncStrategy, *, at_once: bool = 
 # --- what may go --------------------------------------------------------------------------------------
 
 
-def _held(picture: SyncPicture, *, made_here: bool = False) -> tuple[list[Artifact], list[str]]:
+def _held(cluster_view: ClusterView, *, made_here: bool = False) -> tuple[list[Artifact], list[str]]:
     """Files of this node that may leave it, and why others may not."""
     files, held_back = [], []
-    for artifact in picture.view.held_by(picture.this.name):
-        if made_here and not is_made_by(artifact, picture.this.name):
+    for artifact in cluster_view.view.held_by(cluster_view.this.name):
+        if made_here and not is_made_by(artifact, cluster_view.this.name):
             continue
-        if artifact.quality is not None and artifact.quality < picture.config.quality_min:
+        if artifact.quality is not None and artifact.quality < cluster_view.config.quality_min:
             held_back.append(f"{artifact.digest[:12]}: quality {artifact.quality:.2f} is too low")
             continue
         files.append(artifact)
-    first = picture.config.priority_configs
+    first = cluster_view.config.priority_configs
     files.sort(key=lambda each: (each.config not in first, each.created_s, each.digest))
     return files, held_back
 
 
 def _ripe(cycle: _Cycle, files: Sequence[Artifact]) -> tuple[list[Artifact], list[str]]:
     """Files of games wait for company, but not for ever: a few games are not worth a connection."""
-    picture = cycle.picture
+    cluster_view = cycle.cluster_view
     games = [each for each in files if each.kind is ArtifactKind.GAMES]
-    oldest_s = min((each.created_s for each in games), default=picture.now_s)
-    few = games_in(games) < picture.config.games_min
-    if cycle.at_once or not games or not few or picture.now_s - oldest_s >= picture.config.wait_s_max:
+    oldest_s = min((each.created_s for each in games), default=cluster_view.now_s)
+    few = games_in(games) < cluster_view.config.games_min
+    if (
+        cycle.at_once
+        or not games
+        or not few
+        or cluster_view.now_s - oldest_s >= cluster_view.config.wait_s_max
+    ):
         return list(files), []
     others = [each for each in files if each.kind is not ArtifactKind.GAMES]
     return others, [f"{games_in(games)} new games wait for more"]
 
 
-def _open_nodes(picture: SyncPicture, data_type: str = "all") -> list[DataNode]:
+def _open_nodes(cluster_view: ClusterView, data_type: str = "all") -> list[DataNode]:
     return [
         node
-        for node in picture.nodes.others()
+        for node in cluster_view.nodes.others()
         if not is_archive(node)
-        and not picture.unfit(node, data_type)
-        and not picture.blocked(node, data_type)
+        and not cluster_view.unfit(node, data_type)
+        and not cluster_view.blocked(node, data_type)
     ]
 
 
-def _blocked(picture: SyncPicture) -> Iterable[str]:
-    for node in picture.nodes.others():
-        if not is_archive(node) and not picture.unfit(node, "all") and (why := picture.blocked(node, "all")):
+def _blocked(cluster_view: ClusterView) -> Iterable[str]:
+    for node in cluster_view.nodes.others():
+        if (
+            not is_archive(node)
+            and not cluster_view.unfit(node, "all")
+            and (why := cluster_view.blocked(node, "all"))
+        ):
             yield f"{node.name}: {why}"
 
 
-def _send(picture: SyncPicture, node: DataNode, files: Iterable[Artifact], reason: str) -> Trip | None:
-    open_for = {kind: not picture.blocked(node, data_type_of(kind)) for kind in ArtifactKind}
+def _send(
+    cluster_view: ClusterView, node: DataNode, files: Iterable[Artifact], reason: str
+) -> NodeTransfer | None:
+    open_for = {kind: not cluster_view.blocked(node, data_type_of(kind)) for kind in ArtifactKind}
     lacking = [
         each
-        for each in picture.view.missing_at(node.name, files)
-        if picture.wants(node, each) and open_for[each.kind]
+        for each in cluster_view.view.missing_at(node.name, files)
+        if cluster_view.wants(node, each) and open_for[each.kind]
     ]
-    return Trip(node=node.name, artifacts=tuple(lacking), reason=reason) if lacking else None
+    return NodeTransfer(node=node.name, artifacts=tuple(lacking), reason=reason) if lacking else None
 
 
 def _sends(
-    picture: SyncPicture, nodes: Iterable[DataNode], files: Sequence[Artifact], reason: str
-) -> tuple[Trip, ...]:
-    trips = (_send(picture, node, files, reason) for node in nodes)
-    return tuple(trip for trip in trips if trip is not None)
+    cluster_view: ClusterView, nodes: Iterable[DataNode], files: Sequence[Artifact], reason: str
+) -> tuple[NodeTransfer, ...]:
+    node_transfers = (_send(cluster_view, node, files, reason) for node in nodes)
+    return tuple(node_transfer for node_transfer in node_transfers if node_transfer is not None)
 
 
-def _fetches(picture: SyncPicture, sources: Iterable[DataNode], reason: str) -> tuple[Trip, ...]:
+def _fetches(cluster_view: ClusterView, sources: Iterable[DataNode], reason: str) -> tuple[NodeTransfer, ...]:
     """What others hold and this node takes and lacks, each file from the best of *sources*."""
-    names, this = {node.name for node in sources}, picture.this
+    names, this = {node.name for node in sources}, cluster_view.this
     by_source: dict[str, list[Artifact]] = {}
-    for artifact in picture.view.missing_at(this.name, picture.view.artifacts.values()):
-        if not picture.wants(this, artifact):
+    for artifact in cluster_view.view.missing_at(this.name, cluster_view.view.artifacts.values()):
+        if not cluster_view.wants(this, artifact):
             continue
-        holders = [each for each in sources_of(picture, artifact, this) if each.name in names]
+        holders = [each for each in sources_of(cluster_view, artifact, this) if each.name in names]
         if holders:
             by_source.setdefault(holders[0].name, []).append(artifact)
     return tuple(
-        Trip(node=name, artifacts=tuple(files), fetch=True, reason=reason)
+        NodeTransfer(node=name, artifacts=tuple(files), fetch=True, reason=reason)
         for name, files in by_source.items()
     )
 
 
-def _neighbours(picture: SyncPicture) -> list[DataNode]:
-    return best(picture, _open_nodes(picture), neighbour_score, picture.config.neighbours)
+def _neighbours(cluster_view: ClusterView) -> list[DataNode]:
+    return best(cluster_view, _open_nodes(cluster_view), neighbour_score, cluster_view.config.neighbours)
 
 
 # --- strategies ---------------------------------------------------------------------------------------
@@ -155,33 +166,37 @@ def _neighbours(picture: SyncPicture) -> list[DataNode]:
 
 def _hybrid(cycle: _Cycle) -> CyclePlan:
     """Push what was made here to a few good neighbours; nodes that train or keep data also gather it."""
-    picture = cycle.picture
-    files, low = _held(picture, made_here=True)
-    neighbours = _neighbours(picture)
-    unsent = [each for each in files if any(not picture.view.is_at(each.digest, n.name) for n in neighbours)]
+    cluster_view = cycle.cluster_view
+    files, low = _held(cluster_view, made_here=True)
+    neighbours = _neighbours(cluster_view)
+    unsent = [
+        each for each in files if any(not cluster_view.view.is_at(each.digest, n.name) for n in neighbours)
+    ]
     ripe, waiting = _ripe(cycle, unsent)
-    gathers = picture.is_training(picture.this) or picture.this.role in _KEEPERS
+    gathers = cluster_view.is_training(cluster_view.this) or cluster_view.this.role in _KEEPERS
     plan = SyncPlan(
-        fetches=_fetches(picture, _open_nodes(picture), "gathered here") if gathers else (),
-        sends=_sends(picture, neighbours, ripe, "made here"),
-        width=picture.config.concurrent_nodes,
+        fetches=_fetches(cluster_view, _open_nodes(cluster_view), "gathered here") if gathers else (),
+        sends=_sends(cluster_view, neighbours, ripe, "made here"),
+        width=cluster_view.config.concurrent_nodes,
     )
     return CyclePlan(strategy=cycle.strategy, plan=plan, held_back=(*low, *(waiting if neighbours else ())))
 
 
 def _ephemeral(cycle: _Cycle) -> CyclePlan:
     """Write through: what no node that stays has goes to the best of them, the newest first, at once."""
-    picture = cycle.picture
-    staying = [node for node in _open_nodes(picture) if not node.ephemeral]
-    targets = best(picture, staying or _open_nodes(picture), neighbour_score, picture.config.neighbours)
-    keepers = {node.name for node in picture.nodes.others() if not node.ephemeral}
-    files, low = _held(picture)
-    at_risk = [each for each in files if keepers.isdisjoint(picture.view.holders(each.digest))]
+    cluster_view = cycle.cluster_view
+    staying = [node for node in _open_nodes(cluster_view) if not node.ephemeral]
+    targets = best(
+        cluster_view, staying or _open_nodes(cluster_view), neighbour_score, cluster_view.config.neighbours
+    )
+    keepers = {node.name for node in cluster_view.nodes.others() if not node.ephemeral}
+    files, low = _held(cluster_view)
+    at_risk = [each for each in files if keepers.isdisjoint(cluster_view.view.holders(each.digest))]
     at_risk.sort(key=lambda each: (-each.created_s, each.digest))
     plan = SyncPlan(
-        sends=_first_takers(picture, targets, at_risk)
-        + _sends(picture, targets, _but(files, at_risk), "a second copy of what was saved"),
-        width=picture.config.concurrent_nodes,
+        sends=_first_takers(cluster_view, targets, at_risk)
+        + _sends(cluster_view, targets, _but(files, at_risk), "a second copy of what was saved"),
+        width=cluster_view.config.concurrent_nodes,
     )
     return CyclePlan(
         strategy=cycle.strategy, plan=plan, priority="critical" if at_risk else "high", held_back=tuple(low)
@@ -189,16 +204,18 @@ def _ephemeral(cycle: _Cycle) -> CyclePlan:
 
 
 def _first_takers(
-    picture: SyncPicture, targets: Sequence[DataNode], files: Iterable[Artifact]
-) -> tuple[Trip, ...]:
+    cluster_view: ClusterView, targets: Sequence[DataNode], files: Iterable[Artifact]
+) -> tuple[NodeTransfer, ...]:
     """Each file once, to the first node that takes it: a second copy comes after everything has one."""
     by_node: dict[str, list[Artifact]] = {}
     for artifact in files:
-        taker = next((node for node in targets if _send(picture, node, [artifact], "") is not None), None)
+        taker = next(
+            (node for node in targets if _send(cluster_view, node, [artifact], "") is not None), None
+        )
         if taker is not None:
             by_node.setdefault(taker.name, []).append(artifact)
     return tuple(
-        Trip(node=name, artifacts=tuple(found), reason="this node may vanish")
+        NodeTransfer(node=name, artifacts=tuple(found), reason="this node may vanish")
         for name, found in by_node.items()
     )
 
@@ -210,51 +227,57 @@ def _but(files: Iterable[Artifact], without: Iterable[Artifact]) -> list[Artifac
 
 def _broadcast(cycle: _Cycle) -> CyclePlan:
     """Everything that this node has to everybody, to those with most room first; very large files stay."""
-    picture = cycle.picture
-    files, low = _held(picture)
-    limit = picture.config.broadcast_bytes_max
+    cluster_view = cycle.cluster_view
+    files, low = _held(cluster_view)
+    limit = cluster_view.config.broadcast_bytes_max
     small = [each for each in files if each.size <= limit]
     large = [
         f"{each.digest[:12]}: {each.size >> 20} MB are too many to send to all" for each in _but(files, small)
     ]
-    nodes = sorted(_open_nodes(picture), key=lambda node: (picture.disk_percent(node.name) or 0.0, node.name))
-    unsent = [each for each in small if any(not picture.view.is_at(each.digest, n.name) for n in nodes)]
+    nodes = sorted(
+        _open_nodes(cluster_view), key=lambda node: (cluster_view.disk_percent(node.name) or 0.0, node.name)
+    )
+    unsent = [each for each in small if any(not cluster_view.view.is_at(each.digest, n.name) for n in nodes)]
     ripe, waiting = _ripe(cycle, unsent)
-    plan = SyncPlan(sends=_sends(picture, nodes, ripe, "for everybody"), width=_BROADCAST_WIDTH)
+    plan = SyncPlan(sends=_sends(cluster_view, nodes, ripe, "for everybody"), width=_BROADCAST_WIDTH)
     return CyclePlan(strategy=cycle.strategy, plan=plan, held_back=(*low, *large, *waiting))
 
 
 def _pull(cycle: _Cycle) -> CyclePlan:
-    picture = cycle.picture
-    sources = [node for node in picture.nodes.others() if node.active]
-    plan = SyncPlan(fetches=_fetches(picture, sources, "kept here"), width=picture.config.concurrent_nodes)
+    cluster_view = cycle.cluster_view
+    sources = [node for node in cluster_view.nodes.others() if node.active]
+    plan = SyncPlan(
+        fetches=_fetches(cluster_view, sources, "kept here"), width=cluster_view.config.concurrent_nodes
+    )
     return CyclePlan(strategy=cycle.strategy, plan=plan)
 
 
 def _gossip(cycle: _Cycle) -> CyclePlan:
-    picture = cycle.picture
+    cluster_view = cycle.cluster_view
     plan = SyncPlan(
-        fetches=_fetches(picture, _neighbours(picture), "a neighbour has it"),
-        width=picture.config.concurrent_nodes,
+        fetches=_fetches(cluster_view, _neighbours(cluster_view), "a neighbour has it"),
+        width=cluster_view.config.concurrent_nodes,
     )
     return CyclePlan(strategy=cycle.strategy, plan=plan, priority="low")
 
 
 def _push(cycle: _Cycle) -> CyclePlan:
     """Games go to the coordinator as this node's disk fills, the fuller the more urgently."""
-    picture = cycle.picture
-    used = picture.disk_percent(picture.this.name)
-    config = picture.config
+    cluster_view = cycle.cluster_view
+    used = cluster_view.disk_percent(cluster_view.this.name)
+    config = cluster_view.config
     if not cycle.at_once and (used is None or used < config.push_percent):
         told = "unknown" if used is None else f"{used:.0f} % full"
         return CyclePlan(
             strategy=cycle.strategy, plan=SyncPlan(), held_back=(f"this disk is {told}: nothing is pushed",)
         )
-    keepers = [node for node in _open_nodes(picture, "games") if node.role in _KEEPERS]
-    files, low = _held(picture)
+    keepers = [node for node in _open_nodes(cluster_view, "games") if node.role in _KEEPERS]
+    files, low = _held(cluster_view)
     games = [each for each in files if each.kind is ArtifactKind.GAMES]
     urgent = used is not None and used >= config.push_urgent_percent
-    plan = SyncPlan(sends=_sends(picture, keepers, games, "this disk fills"), width=config.concurrent_nodes)
+    plan = SyncPlan(
+        sends=_sends(cluster_view, keepers, games, "this disk fills"), width=config.concurrent_nodes
+    )
     none = () if keepers else ("no coordinator or storage node can be given games",)
     return CyclePlan(
         strategy=cycle.strategy, plan=plan, priority="critical" if urgent else "high", held_back=(*low, *none)
@@ -263,26 +286,27 @@ def _push(cycle: _Cycle) -> CyclePlan:
 
 def _planned(cycle: _Cycle) -> CyclePlan:
     """As many copies of each file as wanted, each on the node that the router ranks first."""
-    picture = cycle.picture
-    files, low = _held(picture)
-    trips: dict[str, list[Artifact]] = {}
+    cluster_view = cycle.cluster_view
+    files, low = _held(cluster_view)
+    node_transfers: dict[str, list[Artifact]] = {}
     lacking = []
     for artifact in files[:_PLANNED_FILES_MAX]:
-        wanted = plan_copies(picture, artifact.digest, min_copies=picture.config.copies_min)
+        wanted = plan_copies(cluster_view, artifact.digest, min_copies=cluster_view.config.copies_min)
         for target in wanted.targets:
-            trips.setdefault(target.node_id, []).append(artifact)
+            node_transfers.setdefault(target.node_id, []).append(artifact)
         if wanted.missing:
             lacking.append(f"{artifact.digest[:12]}: no node for {wanted.missing} more copies")
     order = best(
-        picture,
-        [picture.nodes[name] for name in trips],
+        cluster_view,
+        [cluster_view.nodes[name] for name in node_transfers],
         lambda view, node: target_score(view, node, "games"),
-        len(trips),
+        len(node_transfers),
     )
     sends = tuple(
-        Trip(node=node.name, artifacts=tuple(trips[node.name]), reason="too few copies") for node in order
+        NodeTransfer(node=node.name, artifacts=tuple(node_transfers[node.name]), reason="too few copies")
+        for node in order
     )
-    plan = SyncPlan(sends=sends, width=picture.config.concurrent_nodes)
+    plan = SyncPlan(sends=sends, width=cluster_view.config.concurrent_nodes)
     return CyclePlan(strategy=cycle.strategy, plan=plan, held_back=(*low, *lacking))
 
 

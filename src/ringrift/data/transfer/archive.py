@@ -16,7 +16,7 @@ import msgspec
 from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import (
     PART_BYTES,
-    ArchiveCard,
+    ArchivedFile,
     ArchiveObjects,
     ArchivePart,
     DriveObjects,
@@ -123,7 +123,7 @@ class ArchiveTransport:
         parts = await self._send_parts(way, card, path)
         if not await self._read_back(way, card, parts, path):
             return
-        new = self._verified_now(ArchiveCard(artifact=card, parts=parts, verified_s=0.0, verified_by=""))
+        new = self._verified_now(ArchivedFile(artifact=card, parts=parts, verified_s=0.0, verified_by=""))
         await way.objects.create(new.key, encode(new))  # or another node was first, with the same
         way.call.arrived([new.receipt(way.node.name, self.name)])
 
@@ -182,7 +182,7 @@ class ArchiveTransport:
             way.call.fail({card.digest: read.why}, corrupted=[card.digest])
         return read.sound
 
-    def _verified_now(self, card: ArchiveCard) -> ArchiveCard:
+    def _verified_now(self, card: ArchivedFile) -> ArchivedFile:
         node, now_s = self._landing.intake.node, self._runtime.now_s()
         return msgspec.structs.replace(card, verified_s=now_s, verified_by=node)
 
@@ -216,7 +216,7 @@ class ArchiveTransport:
         way.call.arrived(landed.receipts)
         way.call.fail(landed.failed, corrupted=landed.corrupted)
 
-    async def _land(self, known: ArchiveCard, part: ArchivePart, offset: int, content: bytes) -> Landed:
+    async def _land(self, known: ArchivedFile, part: ArchivePart, offset: int, content: bytes) -> Landed:
         def work() -> Landed:
             landed = Landed()
             expected = part.sha256 if len(content) == part.size else hash_of_part(content)
@@ -247,7 +247,7 @@ class _Way:
         except TimeoutError:
             raise TransferFailed(f"{self.objects.place} does not answer", retry_after_s=30.0) from None
 
-    async def card(self, digest: str) -> ArchiveCard | None:
+    async def card(self, digest: str) -> ArchivedFile | None:
         content = await self.objects.read(card_key(digest))
         return None if content is None else read_card(digest, content)
 

@@ -201,7 +201,7 @@ class End(NamedTuple):
     checksum_failed: bool
 
 
-class CallTally:
+class CallCounts:
     """What one call has brought about so far. A file leaves *open* by a receipt, or when it is given up."""
 
     def __init__(
@@ -334,7 +334,7 @@ class CallTally:
             self.open
         )
 
-    def news(self, here: str, node: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    def reports(self, here: str, node: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield what others should hear."""
         kinds = {card.kind.value for card in self.cards}
         for seconds in self.stalls:
@@ -363,7 +363,7 @@ class Attempt:
         transport: Transport,
         way: Way,
         node: DataNode,
-        tally: CallTally,
+        tally: CallCounts,
         *,
         stall_s: float,
         read_again: bool = False,

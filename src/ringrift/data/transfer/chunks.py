@@ -28,7 +28,7 @@ from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import mismatch
 from ringrift.engine.sqlite.blob_folder import BlobFolder
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import DigestMismatch, Unavailable
 from ringrift.files import make_folders, open_file, remove_file, write_file
 
@@ -299,7 +299,7 @@ class Incoming:
         path = folder.incoming / (digest + PARTS)
         self._begun_path = folder.incoming / (digest + BEGUN)
         self._begun: dict[int, int] = {}  # bytes of chunks that are not whole
-        with told_in_our_words(path):
+        with translated_errors(path):
             opened = folder.open_locked(path, anywhere=True)
             if opened is None:
                 raise Unavailable(f"another process is receiving {digest[:12]}", retry_after_s=5.0)
@@ -384,7 +384,7 @@ class Incoming:
 
     def beginning(self, position: int, into: memoryview) -> None:
         """Read the first bytes of a chunk that an earlier attempt brought."""
-        with self._writing() as is_open, told_in_our_words(self._opened.path):
+        with self._writing() as is_open, translated_errors(self._opened.path):
             if is_open:
                 read_chunk(self._descriptor, position, into)
 
@@ -393,7 +393,7 @@ class Incoming:
         with self._writing() as is_open:
             if not is_open or self._known(position) is not None or not beginning:
                 return
-            with told_in_our_words(self._opened.path):
+            with translated_errors(self._opened.path):
                 self._write(position, beginning)
                 with self._changing:
                     self._begun[position] = len(beginning)
@@ -414,7 +414,7 @@ class Incoming:
             if not was_open or not self.complete:
                 self._opened.file.close()
                 raise ChunksLacking(f"{self.digest[:12]} lacks chunks", retry_after_s=0.0)
-            with told_in_our_words(self._opened.path), self._opened.file:
+            with translated_errors(self._opened.path), self._opened.file:
                 self._read_back_up_to(len(self._hashes))
                 if (found := self._whole.hexdigest()) != self.digest:
                     self._refuse(found)
@@ -461,7 +461,7 @@ class Incoming:
 
     def _put(self, position: int, expected: bytes, payload: memoryview) -> None:
         self._copied.pop(position, None)
-        with told_in_our_words(self._opened.path):
+        with translated_errors(self._opened.path):
             self._write(position, payload)
         self._count(position, expected)
 
@@ -485,7 +485,7 @@ class Incoming:
                 del wanted[position]
 
     def _hash_here(self, position: int, buffer: memoryview) -> bytes:
-        with told_in_our_words(self._opened.path):
+        with translated_errors(self._opened.path):
             piece = buffer[: chunk_length(self.size, position)]
             return hash_of(read_chunk(self._descriptor, position, piece))
 
@@ -515,7 +515,7 @@ class Incoming:
             source = self._folder.place(blob).open("rb", buffering=0)
         except FileNotFoundError:
             return False
-        with source, told_in_our_words(self._opened.path):
+        with source, translated_errors(self._opened.path):
             for here, there in pairs:
                 length = chunk_length(self.size, here)
                 start, target = there * CHUNK_BYTES, here * CHUNK_BYTES
@@ -551,7 +551,7 @@ class Incoming:
             return
         try:
             self._unsynced = 0
-            with told_in_our_words(self._opened.path):
+            with translated_errors(self._opened.path):
                 os.fdatasync(self._descriptor)
         finally:
             self._syncing.release()
@@ -562,7 +562,7 @@ class Incoming:
                 position, whole = self._read_back, self._whole
                 if position >= min(end, len(self._hashes)) or self._hashes[position] is None:
                     return
-            with told_in_our_words(self._opened.path):
+            with translated_errors(self._opened.path):
                 piece = self._buffer[: chunk_length(self.size, position)]
                 whole.update(read_chunk(self._descriptor, position, piece))
             with self._changing:

@@ -326,7 +326,7 @@ class EndedTransfer(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float
 
 
-class BandwidthBook(msgspec.Struct, frozen=True):
+class BandwidthUse(msgspec.Struct, frozen=True):
     """What is given out on one node, and what was done with it lately."""
 
     live: tuple[BandwidthAllocation, ...] = ()
@@ -349,7 +349,7 @@ class BandwidthManager:
         self._runtime = runtime or system_runtime()
         self._kv, self._nodes, self.limits = kv_of(db_path, kv), nodes, limits or BandwidthLimits()
         self._place = "here" if nodes is None else nodes.this.name
-        self._books = KvRecords(self._kv, PREFIX, BandwidthBook)
+        self._books = KvRecords(self._kv, PREFIX, BandwidthUse)
         self.refused_total = 0  # by this process
 
     # --- in a loop ------------------------------------------------------------------------------------
@@ -386,9 +386,9 @@ class BandwidthManager:
         """Give a share back; False if it was given back before, or ran out."""
         now_s, found = self._runtime.now_s(), False
 
-        def step(book: BandwidthBook | None) -> BandwidthBook | None:
+        def step(book: BandwidthUse | None) -> BandwidthUse | None:
             nonlocal found
-            book = book or BandwidthBook()
+            book = book or BandwidthUse()
             mine = [item for item in book.live if item.allocation_id == allocation_id]
             found = bool(mine) and mine[0].expires_at > now_s
             if not mine:
@@ -405,9 +405,9 @@ class BandwidthManager:
         await self._books.change(self._place, step)
         return found
 
-    async def book(self) -> BandwidthBook:
+    async def book(self) -> BandwidthUse:
         """Return what is given out now and what ended lately."""
-        found = await self._books.get(self._place) or BandwidthBook()
+        found = await self._books.get(self._place) or BandwidthUse()
         now_s = self._runtime.now_s()
         live = tuple(item for item in found.live if item.expires_at > now_s)
         return msgspec.structs.replace(found, live=live)
@@ -419,9 +419,9 @@ class BandwidthManager:
     async def _ask(self, ask: Ask) -> BandwidthAllocation:
         got = BandwidthAllocation(host=ask.host, granted=False)
 
-        def step(book: BandwidthBook | None) -> BandwidthBook | None:
+        def step(book: BandwidthUse | None) -> BandwidthUse | None:
             nonlocal got
-            book, now_s = book or BandwidthBook(), self._runtime.now_s()
+            book, now_s = book or BandwidthUse(), self._runtime.now_s()
             live = tuple(item for item in book.live if item.expires_at > now_s)
             got = answer(ask, live, self.limits, now_s)
             if not got.granted:

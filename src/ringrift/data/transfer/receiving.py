@@ -30,7 +30,7 @@ from ringrift.data.transfer.contract import AT_REST, CHUNK_BYTES
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE, check_digest, record_hash
 from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of, move_damaged
-from ringrift.engine.sqlite.faults import from_os, told_in_our_words
+from ringrift.engine.sqlite.faults import from_os, translated_errors
 from ringrift.engine.sqlite.files import ARRIVALS
 from ringrift.errors import ConfigError, StorageFull, Unavailable
 from ringrift.files import create_file, make_folders, remove_file, rename_file, write_file
@@ -100,7 +100,7 @@ def packed_cards(artifacts: Iterable[Artifact]) -> tuple[msgspec.Raw, ...]:
     return tuple(msgspec.Raw(text) for text in packed if len(text) <= CARD_BYTES_MAX)
 
 
-class CardBox:
+class MetadataFolder:
     """The folder of one node."""
 
     def __init__(self, blobs: BlobFolder) -> None:
@@ -202,7 +202,7 @@ class Intake:
         full_percent: float = FULL_PERCENT,
     ) -> None:
         self.folder, self.index, self.node = folder, index, node
-        self.cards = CardBox(folder)
+        self.cards = MetadataFolder(folder)
         self._now_s, self._reserve_bytes, self._full_percent = now_s, reserve_bytes, full_percent
         self._lock = threading.Lock()
         self._unfinished: OrderedDict[str, Incoming] = OrderedDict()
@@ -226,7 +226,7 @@ class Intake:
         if self.held(digest, size) is None:
             return None
         place = self.folder.place(digest)
-        with told_in_our_words(place):
+        with translated_errors(place):
             try:
                 found = digest_of(place)
             except FileNotFoundError:
@@ -235,7 +235,7 @@ class Intake:
             return self._receipt(digest, size, _CONFIRMED)
         log.error("transfer.damaged_copy", digest=digest, found=found)
         aside = self.folder.folder.parent / QUARANTINE
-        with told_in_our_words(aside):
+        with translated_errors(aside):
             move_damaged(place, digest, aside / f"{digest}.{self.folder.private_name().name}")
         return None
 
@@ -295,7 +295,7 @@ class Intake:
         for digest, path in delivered.items():
             check_digest(digest)
             try:
-                with told_in_our_words(path):
+                with translated_errors(path):
                     found, sizes[digest] = digest_of(path), path.stat().st_size
             except Unavailable as error:
                 failed.append((digest, error.what))
@@ -306,7 +306,7 @@ class Intake:
                 remove_file(path)
                 failed.append((digest, f"the whole has the digest {found}"))
                 corrupted.add(digest)
-        with told_in_our_words(self.folder.folder):
+        with translated_errors(self.folder.folder):
             self.folder.publish(sound)
         receipts = tuple(self._receipt(digest, sizes[digest], verifier) for digest in sound)
         return Taken(receipts=receipts, failed=tuple(failed), corrupted=frozenset(corrupted))
@@ -369,12 +369,12 @@ class Batch:
         if (found := hash_of(payload).hex()) != digest:
             self._failed.append((digest, f"the bytes that came have the digest {found}"))
             return
-        with told_in_our_words(self._folder.folder):
+        with translated_errors(self._folder.folder):
             self._written[digest] = self._folder.write_private(digest, payload)
         self._sizes[digest] = len(payload)
 
     def seal(self) -> Taken:
-        with told_in_our_words(self._folder.folder):
+        with translated_errors(self._folder.folder):
             self._folder.publish(self._written)
         self._written = {}
         receipts = tuple(self._receipt(digest, size) for digest, size in self._sizes.items())
@@ -453,7 +453,7 @@ class Landing:
             into.receipts.append(receipt)
             return
         try:
-            with told_in_our_words(self.intake.folder.folder):
+            with translated_errors(self.intake.folder.folder):
                 self._append(piece, into)
         except StorageFull:
             raise

@@ -18,7 +18,7 @@ from ringrift.data.kv_records import each
 from ringrift.data.manifest.store import ManifestStore
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.protection.records import DecisionLog
-from ringrift.data.transfer.calls import Attempt, CallTally, MoveOrder, Way, batches
+from ringrift.data.transfer.calls import Attempt, CallCounts, MoveOrder, Way, batches
 from ringrift.data.transfer.contract import (
     Moved,
     NodeUnreachable,
@@ -165,7 +165,7 @@ class TransferService:
         found, begun_s = self._checked(node), self._runtime.now_s()
         cards, failed = await self._cards(artifacts, way)
         receiver = found.name if way is Way.SEND else self._nodes.this.name
-        tally = CallTally(cards, failed, receiver=receiver, on_progress=order.on_progress)
+        tally = CallCounts(cards, failed, receiver=receiver, on_progress=order.on_progress)
         if not cards:
             return tally.moved()
         timeout_s = order.timeout_s or self.config.timeout_s(tally.bytes_total, order.limit_bytes_per_s)
@@ -186,7 +186,7 @@ class TransferService:
         return tally.moved()
 
     @asynccontextmanager
-    async def _admitted(self, node: DataNode, tally: CallTally, order: MoveOrder) -> AsyncIterator[Pace]:
+    async def _admitted(self, node: DataNode, tally: CallCounts, order: MoveOrder) -> AsyncIterator[Pace]:
         """Hold a slot, a share of the line and the right to try, for the length of the block."""
         await self._check_set_aside(node.name)
         async with self.gates.entered(node.name, priority=order.priority, wait_s=self._left_s(tally)):
@@ -210,7 +210,7 @@ class TransferService:
                 await self.bandwidth.release_async(got.allocation_id, tally.bytes_sent, seconds)
 
     async def _move_all(
-        self, way: Way, node: DataNode, tally: CallTally, order: MoveOrder, pace: Pace
+        self, way: Way, node: DataNode, tally: CallCounts, order: MoveOrder, pace: Pace
     ) -> None:
         for batch in batches(await self._ordered(way, node, tally.cards)):
             if self._left_s(tally) <= 0:
@@ -221,7 +221,7 @@ class TransferService:
         tally.give_up("no time was left" if over else "the node could not be reached")
 
     async def _move_batch(
-        self, way: Way, node: DataNode, tally: CallTally, batch: list[Artifact], order: MoveOrder, pace: Pace
+        self, way: Way, node: DataNode, tally: CallCounts, batch: list[Artifact], order: MoveOrder, pace: Pace
     ) -> bool:
         """Try the transports in turn; return whether any of them got through to the node."""
         reached, now_s = False, self._runtime.monotonic_s()
@@ -293,7 +293,7 @@ class TransferService:
 
     # --- what it needs --------------------------------------------------------------------------------
 
-    def _left_s(self, tally: CallTally) -> float:
+    def _left_s(self, tally: CallCounts) -> float:
         return tally.deadline_s - self._runtime.monotonic_s()
 
     def _checked(self, node: DataNode | str) -> DataNode:
@@ -354,7 +354,7 @@ class TransferService:
             return cards
         return await self.holdings.lacking_first(node.name, cards)
 
-    async def _keep_receipts(self, tally: CallTally) -> None:
+    async def _keep_receipts(self, tally: CallCounts) -> None:
         """Write what arrived into the manifest: the card first, so that no copy is of something unknown."""
         new, unknown = tally.take_receipts(), list[Artifact]()
 
@@ -366,7 +366,7 @@ class TransferService:
         await each(unknown, lambda card: self._manifest.register([card]))
         await each(new, lambda receipt: self._manifest.add_receipts([receipt]))
 
-    async def _learn_from_failures(self, way: Way, node: DataNode, tally: CallTally, begun_s: float) -> None:
+    async def _learn_from_failures(self, way: Way, node: DataNode, tally: CallCounts, begun_s: float) -> None:
         """Strike copies that are not there, and look at our own where other bytes than expected arrived.
 
         What cannot be learned now is learned at the next failure; it never takes the place of the result.
@@ -383,7 +383,7 @@ class TransferService:
             log.warning("transfer.nothing_learned", node=node.name, error=str(error))
 
     async def _strike(
-        self, node: DataNode, tally: CallTally, digests: Iterable[str], why: str, begun_s: float
+        self, node: DataNode, tally: CallCounts, digests: Iterable[str], why: str, begun_s: float
     ) -> None:
         for digest in digests:
             if self._left_s(tally) <= 0:
@@ -393,7 +393,7 @@ class TransferService:
                 log.warning("transfer.copy_gone", node=node.name, digest=digest, why=why)
                 await self._decisions.record(NAME, "struck", why, digest=digest)
 
-    async def _look_at_own(self, tally: CallTally) -> None:
+    async def _look_at_own(self, tally: CallCounts) -> None:
         for digest in await self._perhaps_damaged(tally):
             if self._left_s(tally) <= 0:
                 return
@@ -405,7 +405,7 @@ class TransferService:
             except KeyError:
                 tally.explain(digest, "this node does not have it any more")
 
-    async def _perhaps_damaged(self, tally: CallTally) -> list[str]:
+    async def _perhaps_damaged(self, tally: CallCounts) -> list[str]:
         """Return what came wrong, and what failed in any way and has another length than its card says."""
         suspects = set(tally.came_wrong())
         for card in tally.failed():
@@ -413,7 +413,7 @@ class TransferService:
                 suspects.add(card.digest)
         return sorted(suspects)
 
-    async def _open_deliveries(self, way: Way, node: DataNode, tally: CallTally) -> None:
+    async def _open_deliveries(self, way: Way, node: DataNode, tally: CallCounts) -> None:
         # Of a long list only the ends are written down: one write a file instead of two.
         if way is Way.SEND and len(tally.cards) <= DELIVERIES_OPENED_MAX:
             await each(
@@ -428,7 +428,7 @@ class TransferService:
                 ),
             )
 
-    async def _close_deliveries(self, way: Way, node: DataNode, tally: CallTally) -> None:
+    async def _close_deliveries(self, way: Way, node: DataNode, tally: CallCounts) -> None:
         if way is Way.SEND:
             tally.give_up("the transfer was broken off")
             try:
@@ -448,9 +448,9 @@ class TransferService:
             except Unavailable as error:  # what was moved is worth more than the note of it
                 log.warning("transfer.deliveries_not_noted", node=node.name, error=str(error))
 
-    async def _announce(self, node: DataNode, tally: CallTally) -> None:
+    async def _announce(self, node: DataNode, tally: CallCounts) -> None:
         router = self._own_router or get_router()
-        for event, payload in tally.news(self._nodes.this.name, node.name):
+        for event, payload in tally.reports(self._nodes.this.name, node.name):
             try:
                 await router.publish(event, payload, NAME)
             except RingRiftError as error:

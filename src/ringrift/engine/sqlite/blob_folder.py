@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ringrift.engine.encoding import is_digest
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.files import (
     is_folder,
     link_file,
@@ -61,7 +61,7 @@ class BlobFolder:
 
     def free_bytes(self) -> int:
         """Space that an ordinary user may still fill."""
-        with told_in_our_words(self.folder):
+        with translated_errors(self.folder):
             make_folders(self.incoming)
             room = os.statvfs(self.incoming)
         return room.f_bavail * room.f_frsize
@@ -126,7 +126,7 @@ class BlobFolder:
 
     def sweep(self, wall_s: float) -> None:
         """Remove what dead processes left unfinished."""
-        with told_in_our_words(self.folder):
+        with translated_errors(self.folder):
             for leftover in self.incoming.glob("*"):
                 _sweep_one(leftover, wall_s)
 

@@ -18,7 +18,7 @@ from ringrift.engine.sqlite import queries as sql
 from ringrift.engine.sqlite.blobs import FileBlobs
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.events import SqliteEventLog, forget_old_positions, trim_some
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.sqlite.files import (
     check_ours,
     check_sound,
@@ -233,7 +233,7 @@ def open_sqlite(
     files as they were.
     """
     path = config.database
-    with told_in_our_words(path), ExitStack() as undo:
+    with translated_errors(path), ExitStack() as undo:
         create_if_absent(config, migrations)
         if config.may_begin_in_empty_file:
             fill_if_empty(path, migrations)

@@ -94,7 +94,7 @@ def from_os(error: OSError, path: Path) -> RingRiftError:
 
 
 @contextmanager
-def told_in_our_words(path: Path) -> Iterator[None]:
+def translated_errors(path: Path) -> Iterator[None]:
     """Raise the errors of the file system and of SQLite as ours."""
     try:
         yield

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from ringrift.engine.encoding import is_digest
 from ringrift.engine.lock_files import LockFile
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.faults import LOST_ADVICE, RESTORE_ADVICE, told_in_our_words
+from ringrift.engine.sqlite.faults import LOST_ADVICE, RESTORE_ADVICE, translated_errors
 from ringrift.engine.sqlite.queries import Code
 from ringrift.engine.sqlite.schema import (
     APPLICATION_ID,
@@ -367,7 +367,7 @@ def check_whole(config: SqliteConfig) -> list[str]:
 
 def _ask(config: SqliteConfig, question: Callable[[sqlite3.Connection], Iterator[str]]) -> list[str]:
     path = config.database
-    with told_in_our_words(path):
+    with translated_errors(path):
         check_ours(path)
         with closing(connect(config, read_only=True)) as db:
             db.execute("BEGIN")  # one moment of a database that others may write

@@ -22,7 +22,7 @@ import structlog
 
 from ringrift.engine.lock_files import LockFile
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.faults import from_sqlite, told_in_our_words
+from ringrift.engine.sqlite.faults import from_sqlite, translated_errors
 from ringrift.engine.sqlite.schema import TimeNote, schema_too_new, schema_version
 from ringrift.engine.waiting import ENDS, EVENTS, KV, QUEUE, EngineClock
 from ringrift.errors import ConfigError, RingRiftError, Unavailable, storable_text
@@ -44,7 +44,7 @@ def contained(path: Path, *, passing: type[Exception] = RingRiftError) -> Iterat
     retry cannot help.
     """
     try:
-        with told_in_our_words(path):
+        with translated_errors(path):
             yield
     except (RingRiftError, passing):
         raise

@@ -51,7 +51,7 @@ async def read_last_seen(kv: KeyValue) -> dict[str, LastSeen]:
     return {} if entry is None else decode_entry(entry, dict[str, LastSeen])
 
 
-class SeenKeeper:
+class SeenRecorder:
     """Adds what one router saw to the record of the folder."""
 
     def __init__(

@@ -240,7 +240,7 @@ def make_sync_emitter(spec: EmitterSpec) -> Callable[..., bool]:
 
 
 def _describe(emitter: Callable[..., Any], spec: EmitterSpec, name: str) -> None:
-    """Give a made function the face of a written one."""
+    """Make a generated function look like a written one."""
     taken = {item.name for item in spec.parameters}
     further = [item.name for item in spec.event.fields if item.name not in taken]
     plain = Parameter.POSITIONAL_OR_KEYWORD

@@ -95,7 +95,7 @@ class DoctorRounds:
     async def findings(
         self, states: Sequence[ConfigState], rules: LearningRules
     ) -> tuple[dict[str, Any], ...]:
-        """The findings of the last round, as the picture of the run shows them."""
+        """The findings of the last round, as the status of the run shows them."""
         jump_s = self._clock.look()
         if self._runtime.monotonic_s() - self._looked_s >= ROUND_S:
             self._looked_s = self._runtime.monotonic_s()
@@ -111,7 +111,7 @@ class DoctorRounds:
         return tuple(msgspec.to_builtins(each) for each in self._findings)
 
     async def _tell(self, found: list[Finding]) -> None:
-        """Tell what is new and what is over; the picture has all of it."""
+        """Tell what is new and what is over; the status has all of it."""
         before = {(each.check, each.config, each.level) for each in self._findings}
         now = {(each.check, each.config, each.level) for each in found}
         for each in found:

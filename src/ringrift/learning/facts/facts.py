@@ -127,7 +127,7 @@ class Blocked(Fact, frozen=True, kw_only=True, tag="blocked"):
 
 
 class Noted(Fact, frozen=True, kw_only=True, tag="noted"):
-    """A finding that changes the plan: a plateau, a regression, an anomaly, a wish of the user."""
+    """A finding that changes the plan: a plateau, a regression, an anomaly, a request of the user."""
 
     topic: str
     text: str

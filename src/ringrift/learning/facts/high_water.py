@@ -16,7 +16,7 @@ import msgspec
 
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE, record_hash
-from ringrift.engine.sqlite.faults import LOST_ADVICE, told_in_our_words
+from ringrift.engine.sqlite.faults import LOST_ADVICE, translated_errors
 from ringrift.engine.sqlite.files import check_not_lost as check_no_files_without
 from ringrift.errors import Corrupt
 from ringrift.files import remove_file, replace_file
@@ -60,7 +60,7 @@ def read_mark(data_dir: Path) -> HighWaterMark | None:
     path = mark_path(data_dir)
     if not path.exists():
         return None
-    with told_in_our_words(path):
+    with translated_errors(path):
         content = read_regular(path, bytes_max=_BYTES_MAX)
     try:
         stored = decode_as(content, _Stored)
@@ -80,7 +80,7 @@ def write_mark(data_dir: Path, mark: HighWaterMark) -> None:
     path = mark_path(data_dir)
     content = msgspec.json.encode(mark)
     stored = msgspec.json.encode(_Stored(mark=msgspec.Raw(content), hash=record_hash(content)))
-    with told_in_our_words(path):
+    with translated_errors(path):
         replace_file(path, stored)
 
 

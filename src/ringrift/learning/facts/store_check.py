@@ -17,7 +17,7 @@ import structlog
 
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.faults import LOST_ADVICE, told_in_our_words
+from ringrift.engine.sqlite.faults import LOST_ADVICE, translated_errors
 from ringrift.engine.sqlite.files import SIDECARS, check_form, check_whole
 from ringrift.errors import AlreadyExists, Conflict, Corrupt, Unavailable
 from ringrift.events.dead_letter_store import STORED
@@ -95,7 +95,7 @@ async def require_whole_store(kv: KeyValue, runtime: Runtime, *, database: Path,
     for note in found.notes:
         log.warning("run.store", found=note)
     if found.mark is None:
-        await MarkKeeper(kv, runtime, data_dir).keep({})
+        await MarkWriter(kv, runtime, data_dir).keep({})
 
 
 async def mark_outside_a_run(kv: KeyValue, runtime: Runtime, data_dir: Path) -> None:
@@ -144,7 +144,7 @@ async def read_identity(kv: KeyValue) -> str:
     return "" if entry is None else entry.value.decode()
 
 
-class MarkKeeper:
+class MarkWriter:
     """Writes the mark of a run: whenever it has facts that the mark does not cover, and once in a while."""
 
     def __init__(
@@ -256,7 +256,7 @@ def _move(data_dir: Path, paths: Iterable[Path], now_s: float) -> Path | None:
     there = [path for path in paths if path.exists()]
     if not there:
         return None
-    with told_in_our_words(data_dir):
+    with translated_errors(data_dir):
         target = _fresh_folder(data_dir / ASIDE_FOLDER, now_s)
         for path in there:
             inside = path.relative_to(data_dir) if path.is_relative_to(data_dir) else Path(path.name)

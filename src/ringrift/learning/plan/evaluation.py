@@ -30,14 +30,14 @@ from ringrift.work.shares import board_and_players
 
 # Games that somebody asked for: an evaluation, a ladder, a second look at a champion.
 #
-# A wish is a note among the facts of a config. It stays open until its games were played or its time is over,
-# and the plan orders them when no candidate waits: nobody but the plan starts games.
+# A request is a note among the facts of a config. It stays open until its games were played or its time is
+# over, and the plan orders them when no candidate waits: nobody but the plan starts games.
 
 
 WANTED_TOPIC = "wanted_games"
 RECHECK_TOPIC = "rollback_check"
-WISH_S_MAX = 24 * 3600.0  # a wish that nobody could fulfil for a day is dropped
-WISHES_MAX = 20
+REQUEST_S_MAX = 24 * 3600.0  # a request that nobody could fulfil for a day is dropped
+REQUESTS_MAX = 20
 WANTED_GAMES_MAX = 1000
 
 
@@ -52,26 +52,28 @@ class WantedGames(msgspec.Struct, frozen=True, kw_only=True):
     purpose: str = "rating"
 
 
-def wish_details(model: str, opponents: Iterable[str], *, games: int) -> dict[str, Any]:
+def request_details(model: str, opponents: Iterable[str], *, games: int) -> dict[str, Any]:
     """What a note of the topic `TOPIC` carries."""
     return {"model": model, "opponents": list(opponents), "games": min(games, WANTED_GAMES_MAX)}
 
 
 def wanted_games(state: ConfigState, now_s: float) -> list[WantedGames]:
-    """The open wishes, oldest first. What cannot be played (an unknown model) is no wish."""
-    wishes: dict[tuple[str, str], WantedGames] = {}
+    """The open requests, oldest first. What cannot be played (an unknown model) is no request."""
+    requests: dict[tuple[str, str], WantedGames] = {}
     for note in state.notes:
-        # A wish of a clock that was put back since waits for its time: no game would count as played for it.
-        if note.topic != WANTED_TOPIC or not 0.0 <= now_s - note.at_s <= WISH_S_MAX:
+        # A request of a clock that was put back since waits for its time: no game would count as its own.
+        if note.topic != WANTED_TOPIC or not 0.0 <= now_s - note.at_s <= REQUEST_S_MAX:
             continue
-        for wish in _wishes_of(note):
-            if wish.model in state.models and wish.opponent != wish.model:
-                wishes[wish.model, wish.opponent] = wish  # a newer wish for the same games replaces it
+        for request in _requests_of(note):
+            if request.model in state.models and request.opponent != request.model:
+                requests[request.model, request.opponent] = (
+                    request  # a newer request for the same games replaces it
+                )
     left = [
-        msgspec.structs.replace(wish, games=wish.games - _played(wish, state.matches))
-        for wish in wishes.values()
+        msgspec.structs.replace(request, games=request.games - _played(request, state.matches))
+        for request in requests.values()
     ]
-    return [wish for wish in left if wish.games > 0][:WISHES_MAX]
+    return [request for request in left if request.games > 0][:REQUESTS_MAX]
 
 
 def rechecked_since(state: ConfigState, model: str) -> float:
@@ -90,7 +92,7 @@ def _rechecks(state: ConfigState, model: str) -> list[Noted]:
     ]
 
 
-def _wishes_of(note: Noted) -> list[WantedGames]:
+def _requests_of(note: Noted) -> list[WantedGames]:
     details = note.details
     opponents: Sequence[Any] = details.get("opponents") or ()
     return [
@@ -105,13 +107,13 @@ def _wishes_of(note: Noted) -> list[WantedGames]:
     ]
 
 
-def _played(wish: WantedGames, matches: Iterable[Match]) -> int:
+def _played(request: WantedGames, matches: Iterable[Match]) -> int:
     return sum(
         match.games
         for match in matches
-        if match.at_s > wish.at_s
+        if match.at_s > request.at_s
         and not match.recalled
-        and (match.first, match.second) == (wish.model, wish.opponent)
+        and (match.first, match.second) == (request.model, request.opponent)
     )
 
 

@@ -45,7 +45,7 @@ from ringrift.files import (
 )
 from ringrift.foreign_files.paths import is_plain_file, read_regular
 from ringrift.work.job.orders import INPUTS, OUT, JobArtifact, JobOrder
-from ringrift.work.job.protocol import JobTalk
+from ringrift.work.job.protocol import JobOutput
 
 FOLDER_CHARS_MAX = 200
 RECORD_BYTES_MAX = 100_000
@@ -357,7 +357,7 @@ REPEATED = ("event", "kind", "elapsed_s", "cpu_s", "gpu_s", "status", "exit_code
 
 
 async def take_in(
-    folder: JobFolder, talk: JobTalk, blobs: Blobs, *, asked: tuple[str, JobOrder]
+    folder: JobFolder, job_output: JobOutput, blobs: Blobs, *, asked: tuple[str, JobOrder]
 ) -> tuple[tuple[JobArtifact, ...], dict[str, Any]]:
     """Put every announced artifact into the blobs; return them and the fields of the result.
 
@@ -365,9 +365,9 @@ async def take_in(
     what is no file of its folder; `DigestMismatch` if a file changed since it was announced. A result that
     the queue cannot hold becomes an artifact itself; its plain values stay where they are.
     """
-    _check_claims(talk, *asked)
+    _check_claims(job_output, *asked)
     taken = []
-    for said in talk.artifacts.values():
+    for said in job_output.artifacts.values():
         name, path = await asyncio.to_thread(folder.artifact, said.path)
         digest = await blobs.put(path)
         if said.sha256 is not None and said.sha256 != digest:
@@ -383,7 +383,7 @@ async def take_in(
                 name=name, kind=said.artifact, digest=digest, size_bytes=size_bytes, counts=said.counts
             )
         )
-    fields = {key: value for key, value in (talk.result or {}).items() if key not in REPEATED}
+    fields = {key: value for key, value in (job_output.result or {}).items() if key not in REPEATED}
     whole = msgspec.json.encode(fields)
     if len(whole) > RESULT_BYTES_MAX:
         digest = await blobs.put_bytes(whole)
@@ -392,16 +392,16 @@ async def take_in(
     return tuple(taken), fields
 
 
-def _check_claims(talk: JobTalk, kind: str, order: JobOrder) -> None:
+def _check_claims(job_output: JobOutput, kind: str, order: JobOrder) -> None:
     """A job answers its own order: what it says of another kind or config is not taken in."""
-    result = talk.result or {}
+    result = job_output.result or {}
     for name, ordered in (("kind", kind), ("config", order.config)):
         if ordered and result.get(name, ordered) != ordered:
             raise _refused("the result", f"it names the {name} {result[name]!r}; {ordered!r} was ordered")
-    for said in talk.artifacts.values():
+    for said in job_output.artifacts.values():
         if not said.artifact.isidentifier() or len(said.artifact) > KIND_CHARS_MAX:
             raise _refused(said.path, f"{said.artifact!r} is no kind of artifact")
-    size_bytes = len(msgspec.json.encode([*talk.artifacts.values()]))
+    size_bytes = len(msgspec.json.encode([*job_output.artifacts.values()]))
     if size_bytes > ARTIFACTS_BYTES_MAX:
         raise _refused(
             "the list of artifacts", f"it has {size_bytes} bytes; {ARTIFACTS_BYTES_MAX} are allowed"

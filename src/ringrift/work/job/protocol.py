@@ -33,7 +33,7 @@ class SaidArtifact(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[str, Any] = {}
 
 
-class JobTalk:
+class JobOutput:
     """Everything worth keeping of what one job said."""
 
     def __init__(self, *, now_s: float) -> None:
@@ -160,6 +160,6 @@ def _is_plain(said: Any) -> bool:
     return False
 
 
-def _in_words(talk: JobTalk) -> str:
-    of = "" if talk.total is None else f" of {talk.total:g}"
-    return f"{talk.stage} {talk.done:g}{of}"
+def _in_words(job_output: JobOutput) -> str:
+    of = "" if job_output.total is None else f" of {job_output.total:g}"
+    return f"{job_output.stage} {job_output.done:g}{of}"

@@ -26,7 +26,7 @@ from ringrift.runtime import Child, Command, Runtime
 from ringrift.setting_kinds import JobSettings
 from ringrift.work.job.host import HostedChild, JobHost
 from ringrift.work.job.orders import JobOrder
-from ringrift.work.job.protocol import JobTalk, number
+from ringrift.work.job.protocol import JobOutput, number
 
 # How long, how silently and how large a job may be, and what is wrong with one that is beyond that.
 
@@ -102,18 +102,18 @@ def limits_for(
 
 
 def what_is_wrong(
-    limits: JobLimits, talk: JobTalk, usage: Usage, *, started_s: float, now_s: float
+    limits: JobLimits, job_output: JobOutput, usage: Usage, *, started_s: float, now_s: float
 ) -> tuple[EndReason, str] | None:
     """Why this job must be ended now, in words; None if it may go on."""
     if now_s - started_s > limits.timeout_s:
         return EndReason.TIMEOUT, f"it ran longer than {limits.timeout_s:.0f} s"
     if usage.memory_mb > limits.memory_mb:
         return EndReason.MEMORY, f"it took {usage.memory_mb:.0f} MB of memory; {limits.memory_mb} are allowed"
-    if talk.bytes_heard > limits.output_bytes:
+    if job_output.bytes_heard > limits.output_bytes:
         return EndReason.OUTPUT, f"it wrote more than {limits.output_bytes} bytes to stdout"
-    if now_s - talk.heard_s > limits.silence_s:
+    if now_s - job_output.heard_s > limits.silence_s:
         return EndReason.STUCK, f"it said nothing for {limits.silence_s:.0f} s"
-    if now_s - talk.moved_s > limits.idle_s:
+    if now_s - job_output.moved_s > limits.idle_s:
         return EndReason.STUCK, f"it lives, but did nothing for {limits.idle_s:.0f} s"
     return None
 
@@ -162,7 +162,7 @@ class JobEnd:
     """How a job's process ended."""
 
     exit_code: int  # negative: the number of the signal
-    talk: JobTalk
+    job_output: JobOutput
     wall_s: float
     usage: Usage
     ending: EndReason | None = None  # None: it ended by itself
@@ -172,7 +172,7 @@ class JobEnd:
     @property
     def cpu_s(self) -> float:
         """What was measured; what the job says of itself counts as far as the machine could have given it."""
-        return max(self.usage.cpu_s, min(self.talk.cpu_s, self.wall_s * CORES))
+        return max(self.usage.cpu_s, min(self.job_output.cpu_s, self.wall_s * CORES))
 
 
 class Fate(StrEnum):
@@ -199,7 +199,7 @@ def judge(end: JobEnd, *, attempt: int) -> JobVerdict:
     """Decide by how the job ended; what it said counts only for the words."""
     if end.ending is EndReason.LEASE_LOST:
         return JobVerdict(fate=Fate.DROP, error=end.why)
-    if end.exit_code in (DONE, DATA_REFUSED) and end.talk.result is not None:
+    if end.exit_code in (DONE, DATA_REFUSED) and end.job_output.result is not None:
         return JobVerdict(fate=Fate.COMPLETE, status="done" if end.exit_code == DONE else "data_refused")
     if end.ending in (EndReason.STOP, EndReason.YIELD):
         return JobVerdict(fate=Fate.RELEASE, status="stopped")
@@ -207,15 +207,15 @@ def judge(end: JobEnd, *, attempt: int) -> JobVerdict:
     if end.ending is None and end.exit_code == WRONG_INPUT:
         return JobVerdict(fate=Fate.FAIL, status="wrong_input", error=error, final=True)
     if end.ending is None and end.exit_code == UNAVAILABLE:
-        after_s = _retry_after_s(end.talk)
+        after_s = _retry_after_s(end.job_output)
         return JobVerdict(fate=Fate.FAIL, status="unavailable", error=error, retry_after_s=after_s)
     after_s = min(RETRY_S * 2 ** min(max(attempt, 1) - 1, 16), RETRY_S_MAX)
     status = end.ending.value if end.ending is not None else _BY_ITSELF.get(end.exit_code, "crashed")
     return JobVerdict(fate=Fate.FAIL, status=status, error=error, retry_after_s=after_s)
 
 
-def _retry_after_s(talk: JobTalk) -> float:
-    said = (talk.result or {}).get("retry_after_s")
+def _retry_after_s(job_output: JobOutput) -> float:
+    said = (job_output.result or {}).get("retry_after_s")
     try:
         after_s = number(float(said)) if isinstance(said, str) else number(said)
     except ValueError:
@@ -224,14 +224,14 @@ def _retry_after_s(talk: JobTalk) -> float:
 
 
 def _error(end: JobEnd) -> str:
-    said = (end.talk.result or {}).get("error")
+    said = (end.job_output.result or {}).get("error")
     parts = [end.why or _how(end.exit_code)]
     if end.exit_code == STOPPED and not end.why:
         parts = ["it stopped although the worker did not ask for it"]
-    if end.exit_code == DONE and end.talk.result is None and not end.why:
+    if end.exit_code == DONE and end.job_output.result is None and not end.why:
         parts = ["it ended without a result line"]
-        if end.talk.lines_refused:
-            parts.append(f"{end.talk.lines_refused} of its lines could not be read")
+        if end.job_output.lines_refused:
+            parts.append(f"{end.job_output.lines_refused} of its lines could not be read")
     if said:
         parts.append(str(said))
     elif end.log_tail:
@@ -278,7 +278,7 @@ class RunningJob:
         self._task, self._runtime, self._host = task, runtime, host
         self.started_s = runtime.now_s()
         self._begun_s = runtime.monotonic_s()
-        self.talk = JobTalk(now_s=self._begun_s)
+        self.job_output = JobOutput(now_s=self._begun_s)
         self.usage = Usage()
         self.pid: int | None = None
         self._asked = asyncio.Event()
@@ -292,7 +292,7 @@ class RunningJob:
         return self._runtime.monotonic_s() - self._begun_s
 
     def ask_to_end(self, ending: EndReason, why: str) -> None:
-        """End the job for a reason from outside; a lost lease overrules a wish to stop."""
+        """End the job for a reason from outside; a lost lease overrules a request to stop."""
         if self._ending is None or ending is EndReason.LEASE_LOST:
             self._ending, self._why = ending, why
         self._asked.set()
@@ -320,7 +320,7 @@ class RunningJob:
         code = exiting.result() if exiting.done() and not exiting.cancelled() else -int(signal.SIGKILL)
         return JobEnd(
             exit_code=code,
-            talk=self.talk,
+            job_output=self.job_output,
             wall_s=self.elapsed_s,
             usage=self.usage,
             ending=self._ending,
@@ -361,7 +361,7 @@ class RunningJob:
 
     async def _hear(self, child: Child) -> None:
         while chunk := await child.read(CHUNK_BYTES):
-            self.talk.hear(chunk, now_s=self._runtime.monotonic_s())
+            self.job_output.hear(chunk, now_s=self._runtime.monotonic_s())
 
     async def _watch(self, exiting: asyncio.Future[int]) -> None:
         """Return when the job ended, or must be ended."""
@@ -382,7 +382,7 @@ class RunningJob:
             self.usage = await asyncio.to_thread(self._measure, self.pid)
         wrong = what_is_wrong(
             self._task.limits,
-            self.talk,
+            self.job_output,
             self.usage,
             started_s=self._begun_s,
             now_s=self._runtime.monotonic_s(),

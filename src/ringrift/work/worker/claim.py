@@ -20,7 +20,7 @@ from ringrift.errors import ConfigError, Corrupt, DigestMismatch, LeaseLost, Rin
 from ringrift.machine_kind import machine_kind
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
-from ringrift.work.durations import DurationBook, TaskOutcome
+from ringrift.work.durations import DurationStore, TaskOutcome
 from ringrift.work.job.command import end_processes_in, job_argv, job_environment
 from ringrift.work.job.folder import (
     DamagedInput,
@@ -59,7 +59,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workshop:
+class WorkerContext:
     """Where a worker works, and what with."""
 
     config: WorkerConfig
@@ -68,7 +68,7 @@ class Workshop:
     settings: Settings
     folders: JobFolders
     events: WorkerEvents
-    durations: DurationBook
+    durations: DurationStore
     host: JobHost | None = None  # None: every job is a program that is started
 
     async def timeout_s(self, kind: str, config: str) -> float | None:
@@ -93,57 +93,57 @@ class Workshop:
 START_S = 0.1  # between two looks whether the process is there
 
 
-async def tell_progress(claim: Claim, order: JobOrder, job: RunningJob, shop: Workshop) -> None:
+async def tell_progress(claim: Claim, order: JobOrder, job: RunningJob, context: WorkerContext) -> None:
     """Runs until it is cancelled."""
-    runtime, events = shop.runtime, shop.events
+    runtime, events = context.runtime, context.events
     while job.pid is None:
         await runtime.sleep(START_S)
     await events.started(claim, order, job.pid)
     told, told_s, event_s = "", -RUNNING_RENEW_S, runtime.monotonic_s()
     while True:
-        now_s, news = runtime.monotonic_s(), f"{job.talk.last_line}{job.talk.extra}"
+        now_s, news = runtime.monotonic_s(), f"{job.job_output.last_line}{job.job_output.extra}"
         if news != told or now_s - told_s >= RUNNING_RENEW_S:
             told, told_s = news, now_s
-            await _write(claim, order, job, shop)
+            await _write(claim, order, job, context)
         if now_s - event_s >= HEARTBEAT_S:
             event_s = now_s
-            await events.moved(claim, order, job.talk, job.elapsed_s)
+            await events.moved(claim, order, job.job_output, job.elapsed_s)
         await runtime.sleep(TELL_S)
 
 
-async def forget_progress(item_id: str, shop: Workshop) -> None:
+async def forget_progress(item_id: str, context: WorkerContext) -> None:
     """The job is over. A record that stays, because the engine is away, runs out by itself."""
     try:
-        await shop.engine.kv.delete(running_key(item_id))
+        await context.engine.kv.delete(running_key(item_id))
     except RingRiftError as error:
         log.warning("worker.progress_not_told", item=item_id, error=str(error))
 
 
-async def _write(claim: Claim, order: JobOrder, job: RunningJob, shop: Workshop) -> None:
-    talk = job.talk
+async def _write(claim: Claim, order: JobOrder, job: RunningJob, context: WorkerContext) -> None:
+    job_output = job.job_output
     record = RunningRecord(
         job_id=claim.id,
         kind=claim.kind,
         config=order.config,
-        worker=shop.config.name,
-        node=shop.config.node,
+        worker=context.config.name,
+        node=context.config.node,
         pid=job.pid,
         attempt=claim.attempt,
-        stage=talk.stage or "starting",
-        done=talk.done,
-        total=talk.total,
-        rate=talk.rate,
-        eta_s=talk.eta_s,
+        stage=job_output.stage or "starting",
+        done=job_output.done,
+        total=job_output.total,
+        rate=job_output.rate,
+        eta_s=job_output.eta_s,
         started_s=job.started_s,
-        at_s=shop.runtime.now_s(),
+        at_s=context.runtime.now_s(),
         elapsed_s=round(job.elapsed_s, 1),
-        cpu_s=round(max(talk.cpu_s, job.usage.cpu_s), 1),
+        cpu_s=round(max(job_output.cpu_s, job.usage.cpu_s), 1),
         memory_mb=round(job.usage.memory_mb, 1),
-        line=talk.last_line,
-        extra=talk.extra,
+        line=job_output.last_line,
+        extra=job_output.extra,
     )
     try:
-        await shop.engine.kv.put(running_key(claim.id), msgspec.json.encode(record), ttl_s=RUNNING_TTL_S)
+        await context.engine.kv.put(running_key(claim.id), msgspec.json.encode(record), ttl_s=RUNNING_TTL_S)
     except RingRiftError as error:
         log.warning("worker.progress_not_told", item=claim.id, error=str(error))
 
@@ -155,17 +155,17 @@ SELFPLAY = "selfplay"
 class ClaimedJob:
     """The work on one claim."""
 
-    def __init__(self, claim: Claim, shop: Workshop) -> None:
-        self._claim, self._shop = claim, shop
-        self._folder: JobFolder = shop.folders.of(claim.id)
+    def __init__(self, claim: Claim, context: WorkerContext) -> None:
+        self._claim, self._context = claim, context
+        self._folder: JobFolder = context.folders.of(claim.id)
         self._order = JobOrder(config="", params={})
         self._limits: JobLimits | None = None
         self._job: RunningJob | None = None
         self._stop_asked = self._yield_asked = False
-        self._claimed_s = shop.runtime.monotonic_s()
+        self._claimed_s = context.runtime.monotonic_s()
         self._is_over = False  # the queue knows how it ended, and there is no lease to keep
         self._lost = ""
-        self._begun_s = shop.runtime.monotonic_s()
+        self._begun_s = context.runtime.monotonic_s()
         self._wall_s = self._cpu_s = self._gpu_s = 0.0  # of all attempts, as far as their ends were noted
 
     @property
@@ -209,11 +209,11 @@ class ClaimedJob:
         finally:
             keeping.cancel()
             await asyncio.wait({keeping})
-            await forget_progress(self._claim.id, self._shop)
+            await forget_progress(self._claim.id, self._context)
 
     async def _carry_out(self) -> Fate:
         begun_s = self._begun_s
-        await self._shop.events.claimed(self._claim)
+        await self._context.events.claimed(self._claim)
         try:
             end = await self._attempt()
             verdict = judge(end, attempt=self._claim.attempt)
@@ -232,15 +232,15 @@ class ClaimedJob:
             return await self._drop(self._lost or verdict.error)
         if verdict.fate is Fate.RELEASE or self._stop_asked:
             return await self._give_back()
-        return await self._fail(verdict, elapsed_s=self._shop.runtime.monotonic_s() - begun_s)
+        return await self._fail(verdict, elapsed_s=self._context.runtime.monotonic_s() - begun_s)
 
     # --- the job ------------------------------------------------------------------------------------
 
     async def _attempt(self) -> JobEnd:
-        claim, shop = self._claim, self._shop
+        claim, context = self._claim, self._context
         self._order = order = read_order(claim.payload)
-        said = shop.settings.job(claim.kind)
-        measured_s = await shop.timeout_s(claim.kind, order.config)
+        said = context.settings.job(claim.kind)
+        measured_s = await context.timeout_s(claim.kind, order.config)
         self._limits = limits_for(claim.kind, order, said, measured_timeout_s=measured_s)
         await self._take_folder(order)
         env = job_environment(
@@ -258,17 +258,17 @@ class ClaimedJob:
             params=self._folder.params,
             log=self._folder.log,
             limits=self._limits,
-            grace_s=shop.settings.job_grace_period,
+            grace_s=context.settings.job_grace_period,
         )
-        is_hosted = shop.host is not None and shop.host.takes(claim.kind, said, env)
-        self._job = job = RunningJob(task, runtime=shop.runtime, host=shop.host if is_hosted else None)
+        is_hosted = context.host is not None and context.host.takes(claim.kind, said, env)
+        self._job = job = RunningJob(task, runtime=context.runtime, host=context.host if is_hosted else None)
         if self._stop_asked:
             self.ask_to_stop()
         elif self._yield_asked:
             self.ask_to_yield()
         if self._lost:
             job.ask_to_end(EndReason.LEASE_LOST, self._lost)
-        telling = asyncio.ensure_future(tell_progress(claim, order, job, shop))
+        telling = asyncio.ensure_future(tell_progress(claim, order, job, context))
         try:
             end = await job.run()
             self._wall_s += end.wall_s
@@ -289,7 +289,7 @@ class ClaimedJob:
             await asyncio.to_thread(end_processes_in, self._folder.out)
             self._wall_s, self._cpu_s, self._gpu_s = before.wall_s, before.cpu_s, before.gpu_s
         await self._lay_out(order)
-        record = self._record(self._shop.config.name, abandoned=0 if before is None else before.abandoned)
+        record = self._record(self._context.config.name, abandoned=0 if before is None else before.abandoned)
         await asyncio.to_thread(folder.write_record, record)
 
     def _record(self, worker: str | None, *, abandoned: int) -> JobRecord:
@@ -307,9 +307,9 @@ class ClaimedJob:
 
     async def _lay_out(self, order: JobOrder) -> None:
         """Bring the inputs in; what is wrong with one is said, and written down for those who can mend it."""
-        claim, kv, node = self._claim, self._shop.engine.kv, self._shop.config.node
+        claim, kv, node = self._claim, self._context.engine.kv, self._context.config.node
         try:
-            await lay_out(self._folder, order, self._shop.engine.blobs)
+            await lay_out(self._folder, order, self._context.engine.blobs)
         except DigestMismatch as error:
             for name, digest in order.inputs.items():
                 if digest not in error.found:
@@ -320,7 +320,7 @@ class ClaimedJob:
                     name=name,
                     item_id=claim.id,
                     config=order.config,
-                    at_s=self._shop.runtime.now_s(),
+                    at_s=self._context.runtime.now_s(),
                 )
                 await note_damaged(kv, found)
             raise
@@ -346,13 +346,13 @@ class ClaimedJob:
     # --- while it runs ------------------------------------------------------------------------------
 
     async def _keep_lease(self) -> None:
-        claim, runtime, config = self._claim, self._shop.runtime, self._shop.config
+        claim, runtime, config = self._claim, self._context.runtime, self._context.config
         until_s, pause_s = runtime.boot_s() + config.lease_s, config.renew_s
         while True:
             await runtime.sleep(pause_s)
             asked_s = runtime.boot_s()
             try:
-                await self._shop.engine.queue.renew(claim.id, token=claim.token, lease_s=config.lease_s)
+                await self._context.engine.queue.renew(claim.id, token=claim.token, lease_s=config.lease_s)
                 until_s, pause_s = asked_s + config.lease_s, config.renew_s
             except LeaseLost as lost:
                 if not self._is_over:
@@ -376,11 +376,11 @@ class ClaimedJob:
 
     async def _report(self, end: JobEnd, verdict: JobVerdict) -> JobReport:
         assert self._job is not None
-        config, blobs = self._shop.config, self._shop.engine.blobs
+        config, blobs = self._context.config, self._context.engine.blobs
         artifacts, fields = await take_in(
-            self._folder, end.talk, blobs, asked=(self._claim.kind, self._order)
+            self._folder, end.job_output, blobs, asked=(self._claim.kind, self._order)
         )
-        working_s = end.talk.working_s
+        working_s = end.job_output.working_s
         report = JobReport(
             status=verdict.status,
             worker=config.name,
@@ -399,18 +399,18 @@ class ClaimedJob:
 
     def _machine(self) -> str:
         """The kind of machine that the games depend on; empty where a GPU computed, or may have."""
-        is_by_gpu = self._shop.config.gpus > 0 or (self._gpu_s > 0 and may_compute_on_gpu())
+        is_by_gpu = self._context.config.gpus > 0 or (self._gpu_s > 0 and may_compute_on_gpu())
         return "" if is_by_gpu else machine_kind()
 
     async def _seal_job(self, report: JobReport) -> JobReport:
         """Keep order and report as a sealed file, too; the report with that file among its artifacts."""
-        claim, blobs = self._claim, self._shop.engine.blobs
+        claim, blobs = self._claim, self._context.engine.blobs
         sealed = SealedJob(
             item_id=claim.id,
             kind=claim.kind,
             order=self._order,
             report=report,
-            ended_s=self._shop.runtime.now_s(),
+            ended_s=self._context.runtime.now_s(),
         )
         content = msgspec.json.encode(sealed)
         made = JobArtifact(
@@ -422,7 +422,7 @@ class ClaimedJob:
         return msgspec.structs.replace(report, artifacts=(*report.artifacts, made))
 
     async def _complete(self, report: JobReport) -> Fate:
-        claim, queue = self._claim, self._shop.engine.queue
+        claim, queue = self._claim, self._context.engine.queue
         await self._insist(
             lambda: queue.complete(claim.id, token=claim.token, result=report.as_result()), "complete"
         )
@@ -430,22 +430,22 @@ class ClaimedJob:
             "worker.completed", item=claim.id, kind=claim.kind, status=report.status, wall_s=report.wall_s
         )
         await asyncio.to_thread(self._folder.remove)
-        await self._shop.measured(claim.kind, self._order.config, report.wall_s, outcome=TaskOutcome.OK)
-        await self._shop.events.completed(claim, self._order, report)
+        await self._context.measured(claim.kind, self._order.config, report.wall_s, outcome=TaskOutcome.OK)
+        await self._context.events.completed(claim, self._order, report)
         return Fate.COMPLETE
 
     async def _give_back(self) -> Fate:
-        claim, queue = self._claim, self._shop.engine.queue
+        claim, queue = self._claim, self._context.engine.queue
         await self._leave_folder()
         await self._insist(lambda: queue.release(claim.id, token=claim.token), "release")
         log.info("worker.given_back", item=claim.id, kind=claim.kind)
-        await self._shop.events.given_back(
+        await self._context.events.given_back(
             claim, "the worker stops" if self._stop_asked else "other work waits"
         )
         return Fate.RELEASE
 
     async def _fail(self, verdict: JobVerdict, *, elapsed_s: float) -> Fate:
-        claim, queue = self._claim, self._shop.engine.queue
+        claim, queue = self._claim, self._context.engine.queue
         await self._leave_folder()
         state = await self._insist(
             lambda: queue.fail(
@@ -461,8 +461,8 @@ class ClaimedJob:
         limit_s = 0.0 if self._limits is None else self._limits.timeout_s
         dead = state is WorkState.DEAD
         outcome = TaskOutcome.TIMED_OUT if verdict.status == EndReason.TIMEOUT else TaskOutcome.FAILED
-        await self._shop.measured(claim.kind, self._order.config, elapsed_s, outcome=outcome)
-        await self._shop.events.failed(
+        await self._context.measured(claim.kind, self._order.config, elapsed_s, outcome=outcome)
+        await self._context.events.failed(
             claim, self._order, verdict, dead=dead, elapsed_s=elapsed_s, limit_s=limit_s
         )
         return Fate.FAIL
@@ -471,10 +471,10 @@ class ClaimedJob:
         """The item is not ours any more; neither is its folder, unless it became nobody's."""
         claim = self._claim
         log.warning("worker.dropped", item=claim.id, kind=claim.kind, why=why)
-        item = await self._shop.engine.queue.get(claim.id)
+        item = await self._context.engine.queue.get(claim.id)
         if item is None or item.state in ENDED:
             await asyncio.to_thread(self._folder.remove)
-        await self._shop.events.given_back(claim, why)
+        await self._context.events.given_back(claim, why)
         return Fate.DROP
 
     async def _insist(self, call: Callable[[], Awaitable[T]], what: str) -> T:
@@ -486,18 +486,18 @@ class ClaimedJob:
                 return answer
             except Unavailable as error:
                 log.warning("worker.queue_unavailable", item=self._claim.id, call=what, error=str(error))
-                if self._shop.engine.failure:
+                if self._context.engine.failure:
                     raise  # for good; whoever claims the item next goes on from its folder
                 if self._lost:
                     raise LeaseLost(self._claim.id, token=self._claim.token, reason=self._lost) from error
-                await self._shop.runtime.sleep(self._shop.config.pause_s)
+                await self._context.runtime.sleep(self._context.config.pause_s)
 
 
 def _gpu_s(end: JobEnd, order: JobOrder) -> float:
     """A program of a user's own that says nothing of it had its GPU all the time."""
-    if end.talk.gpu_s == 0.0 and order.gpu:
+    if end.job_output.gpu_s == 0.0 and order.gpu:
         return end.wall_s
-    return min(end.talk.gpu_s, end.wall_s)
+    return min(end.job_output.gpu_s, end.wall_s)
 
 
 def _not_even_run(error: RingRiftError) -> JobVerdict:

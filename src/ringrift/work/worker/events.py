@@ -14,7 +14,7 @@ import structlog
 from ringrift.engine.ports import Claim
 from ringrift.errors import RingRiftError
 from ringrift.work.job.orders import JobOrder, JobReport
-from ringrift.work.job.protocol import JobTalk, number
+from ringrift.work.job.protocol import JobOutput, number
 from ringrift.work.job.runner import JobVerdict
 
 log = structlog.get_logger()
@@ -38,26 +38,30 @@ class WorkerEvents:
         await self._say("WORK_STARTED", self._work(claim))
         await self._say("TASK_SPAWNED", {**self._task(claim), "config_key": order.config, "pid": pid})
 
-    async def moved(self, claim: Claim, order: JobOrder, talk: JobTalk, elapsed_s: float) -> None:
+    async def moved(self, claim: Claim, order: JobOrder, job_output: JobOutput, elapsed_s: float) -> None:
         """At most every `HEARTBEAT_S` seconds."""
-        share = None if not talk.total else round(talk.done / talk.total, 4)
-        games = int(talk.done) if claim.kind == "selfplay" else None
+        share = None if not job_output.total else round(job_output.done / job_output.total, 4)
+        games = int(job_output.done) if claim.kind == "selfplay" else None
         await self._say(
             "TASK_HEARTBEAT",
             {
                 "task_id": claim.id,
                 "node_id": self._node,
                 "progress": share,
-                "status": talk.stage or "starting",
+                "status": job_output.stage or "starting",
                 "games_completed": games,
                 "elapsed_seconds": round(elapsed_s, 1),
             },
         )
-        if claim.kind == "train" and (loss := _loss(talk, "train")) is not None:
-            where: dict[str, Any] = {"config_key": order.config, "job_id": claim.id, "epoch": _epoch(talk)}
-            where["total_epochs"] = _total_epochs(talk)
-            losses = {"train_loss": loss, "val_loss": _loss(talk, "held")}
-            rate = {"learning_rate": number(talk.extra.get("lr"))}
+        if claim.kind == "train" and (loss := _loss(job_output, "train")) is not None:
+            where: dict[str, Any] = {
+                "config_key": order.config,
+                "job_id": claim.id,
+                "epoch": _epoch(job_output),
+            }
+            where["total_epochs"] = _total_epochs(job_output)
+            losses = {"train_loss": loss, "val_loss": _loss(job_output, "held")}
+            rate = {"learning_rate": number(job_output.extra.get("lr"))}
             await self._say("TRAINING_PROGRESS", {**where, **losses, **rate})
 
     async def completed(self, claim: Claim, order: JobOrder, report: JobReport) -> None:
@@ -119,23 +123,23 @@ class WorkerEvents:
             log.warning("worker.event_lost", event_type=event, error=str(error), lost=self.lost)
 
 
-def _loss(talk: JobTalk, name: str) -> float | None:
+def _loss(job_output: JobOutput, name: str) -> float | None:
     """The whole loss of a training, on its own rows or held-out ones; a foreign trainer says just `loss`."""
-    parts = [number(talk.extra.get(f"{name}_{part}")) for part in ("policy", "value")]
+    parts = [number(job_output.extra.get(f"{name}_{part}")) for part in ("policy", "value")]
     known = [float(part) for part in parts if part is not None]
     if known:
         return sum(known)
-    said = number(talk.extra.get("loss")) if name == "train" else None
+    said = number(job_output.extra.get("loss")) if name == "train" else None
     return None if said is None else float(said)
 
 
-def _epoch(talk: JobTalk) -> int:
-    return int(number(talk.extra.get("epoch")) or talk.done)
+def _epoch(job_output: JobOutput) -> int:
+    return int(number(job_output.extra.get("epoch")) or job_output.done)
 
 
-def _total_epochs(talk: JobTalk) -> int | None:
+def _total_epochs(job_output: JobOutput) -> int | None:
     """How many there will be, by the steps that one took; a trainer without epochs counts its steps."""
-    epoch, step = number(talk.extra.get("epoch")), number(talk.extra.get("step"))
-    if not talk.total:
+    epoch, step = number(job_output.extra.get("epoch")), number(job_output.extra.get("step"))
+    if not job_output.total:
         return None
-    return max(1, round(talk.total * epoch / step)) if epoch and step else round(talk.total)
+    return max(1, round(job_output.total * epoch / step)) if epoch and step else round(job_output.total)

@@ -118,7 +118,7 @@ class LocalWorker:
         return child
 
     async def _stop(self, child: Child) -> None:
-        """The worker passes the wish on to its jobs, which seal what they have."""
+        """The worker passes the request on to its jobs, which seal what they have."""
         if not await asyncio.to_thread(self._may_write):
             # Its files would go by path into the folder of somebody else. Its guard kills its jobs.
             child.signal_group(signal.SIGKILL)

@@ -27,11 +27,11 @@ from ringrift.files import HeldPath, hold_folder, private_umask
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_of, system_runtime
 from ringrift.settings import Settings, get_settings
-from ringrift.work.durations import get_duration_book
+from ringrift.work.durations import get_duration_store
 from ringrift.work.job.folder import JobFolders
 from ringrift.work.job.host import JobHost
 from ringrift.work.job.runner import Fate
-from ringrift.work.worker.claim import SELFPLAY, ClaimedJob, Workshop
+from ringrift.work.worker.claim import SELFPLAY, ClaimedJob, WorkerContext
 from ringrift.work.worker.config import WorkerConfig, own_capabilities, visible_gpus
 from ringrift.work.worker.events import WorkerEvents
 from ringrift.work.worker.records import (
@@ -73,23 +73,23 @@ class _Waiting:
 class Worker:
     """Runs until it is asked to stop."""
 
-    def __init__(self, shop: Workshop) -> None:
-        self._shop = shop
-        config = shop.config
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        config = context.config
         self._claimant = Claimant(
             worker=config.name,
             node=config.node,
             capabilities=config.capabilities | {own_capability(config.name)},
             kinds=config.kinds,
         )
-        self._names = WorkerNames(shop.folders.root)
-        self._recovery = Recovery(shop.engine, shop.folders, self._names, shop.events)
+        self._names = WorkerNames(context.folders.root)
+        self._recovery = Recovery(context.engine, context.folders, self._names, context.events)
         # By token: an item can come back to another slot before its last claim has ended here.
         self._jobs: dict[int, ClaimedJob] = {}
         self._changed = asyncio.Event()
         self._slots_changed = asyncio.Event()
         self._waiting: _Waiting | None = None
-        self._started_s = shop.runtime.now_s()
+        self._started_s = context.runtime.now_s()
         self._done = self._failed = 0
         self._set_aside = ""  # why we may not claim anything
 
@@ -99,7 +99,7 @@ class Worker:
         Raises `Conflict` if a living worker of this node has the same name, and `Unavailable` when our own
         engine is gone for good: only a new process helps.
         """
-        config = self._shop.config
+        config = self._context.config
         await asyncio.to_thread(self._names.take, config.name)
         try:
             await self._recovery.at_start(config.name)
@@ -116,17 +116,17 @@ class Worker:
                 for helper in helpers:
                     helper.cancel()
         finally:
-            await self._say_farewell()
+            await self._announce_stop()
             self._names.let_go()
-        if why := self._shop.engine.failure:
+        if why := self._context.engine.failure:
             raise Unavailable(why)
         log.info("worker.stopped", name=config.name, done=self._done, failed=self._failed)
 
-    async def _say_farewell(self) -> None:
+    async def _announce_stop(self) -> None:
         """Take the record away; one that stays, because the engine is away, runs out by itself."""
         try:
             async with asyncio.timeout(FAREWELL_S):
-                await self._shop.engine.kv.delete(worker_key(self._shop.config.name))
+                await self._context.engine.kv.delete(worker_key(self._context.config.name))
         except (RingRiftError, TimeoutError) as error:
             log.warning("worker.presence_not_told", error=str(error))
 
@@ -139,7 +139,7 @@ class Worker:
                 if claim is None and not await self._is_set_aside():
                     claim = await self._next_claim(self._claimant, stop)
                 if claim is not None and await self._is_set_aside():
-                    await self._shop.engine.queue.release(claim.id, token=claim.token)
+                    await self._context.engine.queue.release(claim.id, token=claim.token)
                 elif claim is not None:
                     await self._carry_out(claim, stop)
                 if self._set_aside:
@@ -152,12 +152,12 @@ class Worker:
 
     def _end_without_engine(self, stop: asyncio.Event) -> None:
         """Stop if our own engine is gone for good: no retry helps, and nothing that we hold can be kept."""
-        if self._shop.engine.failure:
+        if self._context.engine.failure:
             stop.set()
 
     async def _is_set_aside(self) -> bool:
         """Whether the control process lets us claim nothing; asked before and after a claim is waited for."""
-        why = await why_set_aside(self._shop.engine.kv, self._shop.config.name)
+        why = await why_set_aside(self._context.engine.kv, self._context.config.name)
         if why != self._set_aside:
             self._set_aside = why
             self._changed.set()
@@ -165,9 +165,9 @@ class Worker:
         return bool(why)
 
     async def _next_claim(self, claimant: Claimant, stop: asyncio.Event) -> Claim | None:
-        config = self._shop.config
+        config = self._context.config
         claiming = asyncio.ensure_future(
-            self._shop.engine.queue.claim(claimant, lease_s=config.lease_s, wait_s=config.claim_wait_s)
+            self._context.engine.queue.claim(claimant, lease_s=config.lease_s, wait_s=config.claim_wait_s)
         )
         stopping = asyncio.ensure_future(stop.wait())
         try:
@@ -181,7 +181,7 @@ class Worker:
             await asyncio.wait({claiming, stopping})
 
     async def _carry_out(self, claim: Claim, stop: asyncio.Event) -> None:
-        job = self._jobs[claim.token] = ClaimedJob(claim, self._shop)
+        job = self._jobs[claim.token] = ClaimedJob(claim, self._context)
         self._tell_slots()
         if stop.is_set():
             job.ask_to_stop()
@@ -201,7 +201,7 @@ class Worker:
         self._slots_changed.set()
 
     async def _pause(self, stop: asyncio.Event) -> None:
-        await first_of(stop.wait(), self._shop.runtime.sleep(self._shop.config.pause_s))
+        await first_of(stop.wait(), self._context.runtime.sleep(self._context.config.pause_s))
 
     async def _stop_jobs(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -214,7 +214,7 @@ class Worker:
     async def _make_way(self, stop: asyncio.Event) -> None:
         """While all slots are busy, claim what is not self-play and free a slot for it."""
         others = replace(
-            self._claimant, except_kinds=frozenset({SELFPLAY}) | self._shop.config.left_to_others
+            self._claimant, except_kinds=frozenset({SELFPLAY}) | self._context.config.left_to_others
         )
         while not stop.is_set():
             self._slots_changed.clear()
@@ -229,7 +229,7 @@ class Worker:
 
     def _to_yield(self) -> ClaimedJob | None:
         """Of the jobs that can yield, the one that was claimed first; None while a slot is free."""
-        if len(self._jobs) < self._shop.config.slots:
+        if len(self._jobs) < self._context.config.slots:
             return None
         able = (job for job in self._jobs.values() if job.can_yield)
         return min(able, key=lambda job: job.claimed_s, default=None)
@@ -243,23 +243,23 @@ class Worker:
                 log.info("worker.makes_way", item=job.item_id, waits=claim.id, kind=claim.kind)
                 self._waiting = waiting
                 job.ask_to_yield()
-                runtime_s = self._shop.runtime.monotonic_s() - job.claimed_s
-                await self._shop.events.made_way(job.claim, claim, runtime_s=runtime_s)
+                runtime_s = self._context.runtime.monotonic_s() - job.claimed_s
+                await self._context.events.made_way(job.claim, claim, runtime_s=runtime_s)
                 await self._keep_until_taken(waiting, stop)
         finally:
             self._waiting = None
         if not waiting.taken.is_set():  # a slot became free meanwhile, and claims it, or we stop
-            await self._shop.engine.queue.release(claim.id, token=claim.token)
+            await self._context.engine.queue.release(claim.id, token=claim.token)
 
     async def _keep_until_taken(self, waiting: _Waiting, stop: asyncio.Event) -> None:
-        config, claim = self._shop.config, waiting.claim
+        config, claim = self._context.config, waiting.claim
         while not (waiting.taken.is_set() or stop.is_set()):
-            renewing = self._shop.runtime.sleep(config.renew_s)
+            renewing = self._context.runtime.sleep(config.renew_s)
             await first_of(waiting.taken.wait(), stop.wait(), renewing)
             if waiting.taken.is_set() or stop.is_set():
                 return
             try:
-                await self._shop.engine.queue.renew(claim.id, token=claim.token, lease_s=config.lease_s)
+                await self._context.engine.queue.renew(claim.id, token=claim.token, lease_s=config.lease_s)
             except LeaseLost:
                 waiting.taken.set()  # by another worker
                 return
@@ -276,12 +276,12 @@ class Worker:
 
     async def _be_present(self, stop: asyncio.Event) -> None:
         """Keep the record fresh: soon after every change, and before it runs out."""
-        config, runtime = self._shop.config, self._shop.runtime
+        config, runtime = self._context.config, self._context.runtime
         while True:
             self._changed.clear()
             try:
                 content = msgspec.json.encode(self._record(stopping=stop.is_set()))
-                await self._shop.engine.kv.put(worker_key(config.name), content, ttl_s=WORKER_TTL_S)
+                await self._context.engine.kv.put(worker_key(config.name), content, ttl_s=WORKER_TTL_S)
             except RingRiftError as error:
                 log.warning("worker.presence_not_told", error=str(error))
                 self._end_without_engine(stop)
@@ -293,11 +293,11 @@ class Worker:
                 waiting.cancel()
 
     def _record(self, *, stopping: bool) -> WorkerRecord:
-        config, memory = self._shop.config, psutil.virtual_memory()
+        config, memory = self._context.config, psutil.virtual_memory()
         return WorkerRecord(
             name=config.name,
             node=config.node,
-            pid=self._shop.runtime.pid,
+            pid=self._context.runtime.pid,
             slots=config.slots,
             busy=len(self._jobs),
             kinds=None if config.kinds is None else tuple(sorted(config.kinds)),
@@ -308,7 +308,7 @@ class Worker:
             memory_free_mb=memory.available // _MEGABYTE,
             load=round(os.getloadavg()[0], 2),
             started_s=self._started_s,
-            at_s=self._shop.runtime.now_s(),
+            at_s=self._context.runtime.now_s(),
             jobs=tuple(dict.fromkeys(job.item_id for job in self._jobs.values())),
             done=self._done,
             failed=self._failed,
@@ -318,7 +318,7 @@ class Worker:
 
     async def _tidy(self) -> None:
         while True:
-            await self._shop.runtime.sleep(TIDY_S)
+            await self._context.runtime.sleep(TIDY_S)
             try:
                 await self._recovery.now_and_then()
             except (RingRiftError, OSError) as error:
@@ -407,17 +407,17 @@ async def _work(config: WorkerConfig, parent: int | None) -> None:
     )
     try:
         await router.start()
-        shop = Workshop(
+        context = WorkerContext(
             config=config,
             engine=engine,
             runtime=runtime,
             settings=settings,
             folders=JobFolders(settings.job_dir),
             events=WorkerEvents(router.publish, node=config.node),
-            durations=get_duration_book(),
+            durations=get_duration_store(),
             host=host,
         )
-        await Worker(shop).run(stop)
+        await Worker(context).run(stop)
     finally:
         watching.cancel()
         await host.close()

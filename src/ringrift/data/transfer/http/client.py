@@ -25,13 +25,13 @@ from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Terms, TransferF
 from ringrift.data.transfer.http.connection import (
     PAUSE_S,
     TRIES,
-    Crew,
-    Desk,
     HttpLine,
     LineBroken,
+    PiecePool,
     ServerTime,
-    TransferTally,
+    TransferCounts,
     Unreachable,
+    WorkerResources,
     connect,
     stride_of,
 )
@@ -55,7 +55,7 @@ from ringrift.data.transfer.http.wire import (
     split_hashes,
 )
 from ringrift.data.transfer.receiving import Batch, Intake, Taken, packed_cards
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import DigestMismatch, RingRiftError, Unavailable
 from ringrift.runtime import Runtime
 
@@ -69,41 +69,41 @@ class CameWrong(LineBroken):
 class Work(ABC):
     """The pieces of one call, and how each is done."""
 
-    def __init__(self, intake: Intake, tally: TransferTally, terms: Terms, speed: LineSpeed) -> None:
+    def __init__(self, intake: Intake, tally: TransferCounts, terms: Terms, speed: LineSpeed) -> None:
         self.intake, self.tally, self.terms, self._speed = intake, tally, terms, speed
         self.pieces: deque[SmallFiles | ChunkSegment] = deque(cut(tally.open_files()))
 
     @abstractmethod
-    async def move_small(self, piece: SmallFiles, desk: Desk) -> Taken:
+    async def move_small(self, piece: SmallFiles, resources: WorkerResources) -> Taken:
         """Move small files in one request."""
 
     @abstractmethod
-    async def move_segment(self, piece: ChunkSegment, desk: Desk) -> None:
+    async def move_segment(self, piece: ChunkSegment, resources: WorkerResources) -> None:
         """Move those chunks of a segment that the receiver lacks."""
 
     @abstractmethod
-    async def seal(self, large: LargeFile, desk: Desk) -> Taken:
+    async def seal(self, large: LargeFile, resources: WorkerResources) -> Taken:
         """Have a large file verified and published; `ChunksLacking` if its receiver was started anew."""
 
     @abstractmethod
     def close(self) -> None:
         """Let go of what is open."""
 
-    async def act(self, piece: SmallFiles | ChunkSegment, desk: Desk) -> None:
+    async def act(self, piece: SmallFiles | ChunkSegment, resources: WorkerResources) -> None:
         if isinstance(piece, SmallFiles):
             self.pieces.extendleft(reversed(piece.cut_down(self._speed.bytes_at_once)))
             if piece.artifacts:
                 with self._speed.measured(piece.size):
-                    await self._move_small(piece, desk)
+                    await self._move_small(piece, resources)
             return
         if piece.of.lost:
             return
         if not piece.moved:  # else only the sealing after it broke off
-            await self.move_segment(piece, desk)
+            await self.move_segment(piece, resources)
             piece.moved = True
             piece.of.segments_left -= 1
         if piece.of.segments_left == 0:
-            await self._seal(piece.of, desk)
+            await self._seal(piece.of, resources)
 
     def give_up(self, piece: SmallFiles | ChunkSegment, why: RingRiftError) -> None:
         if isinstance(piece, ChunkSegment):
@@ -113,9 +113,9 @@ class Work(ABC):
         for artifact in piece.artifacts:
             self.tally.fail(artifact.digest, why)
 
-    async def _move_small(self, piece: SmallFiles, desk: Desk) -> None:
+    async def _move_small(self, piece: SmallFiles, resources: WorkerResources) -> None:
         try:
-            taken = await self.move_small(piece, desk)
+            taken = await self.move_small(piece, resources)
         except LineBroken:
             if len(piece.artifacts) > 1:  # a line that breaks early may carry half of it
                 self.pieces.extendleft(piece.halves())
@@ -128,9 +128,9 @@ class Work(ABC):
         else:
             self.tally.took(taken)
 
-    async def _seal(self, large: LargeFile, desk: Desk) -> None:
+    async def _seal(self, large: LargeFile, resources: WorkerResources) -> None:
         try:
-            taken = await self.seal(large, desk)
+            taken = await self.seal(large, resources)
         except ChunksLacking as error:  # it must look again at the chunks that it has
             large.rounds += 1
             if large.rounds < TRIES:
@@ -150,7 +150,7 @@ _STRIDE_BYTES = 1 << 20  # of small files between two looks at the pace
 class Sending(Work):
     """Does the pieces of one call to `send`."""
 
-    def __init__(self, intake: Intake, tally: TransferTally, terms: Terms, speed: LineSpeed) -> None:
+    def __init__(self, intake: Intake, tally: TransferCounts, terms: Terms, speed: LineSpeed) -> None:
         super().__init__(intake, tally, terms, speed)
         self._sources: dict[str, ChunkedFile] = {}
         self._opening = threading.Lock()
@@ -165,30 +165,30 @@ class Sending(Work):
 
     # --- small files ----------------------------------------------------------------------------------
 
-    async def move_small(self, piece: SmallFiles, desk: Desk) -> Taken:
+    async def move_small(self, piece: SmallFiles, resources: WorkerResources) -> Taken:
         size = sum(artifact.size for artifact in piece.artifacts)
         sent = Files(piece.files, packed_cards(piece.artifacts))
-        await desk.off_loop(desk.line.begin, "batch", encode(sent), size)
+        await resources.off_loop(resources.line.begin, "batch", encode(sent), size)
         for stride in _strides(piece.artifacts):
-            await desk.paced(self.tally, self.terms.pace, sum(artifact.size for artifact in stride))
-            await desk.watched(self.tally, self._send_stride, stride, desk)
-        taken = await desk.watched(self.tally, desk.line.finish, Taken)
-        await desk.all_moved(self.tally, size)
+            await resources.paced(self.tally, self.terms.pace, sum(artifact.size for artifact in stride))
+            await resources.watched(self.tally, self._send_stride, stride, resources)
+        taken = await resources.watched(self.tally, resources.line.finish, Taken)
+        await resources.all_moved(self.tally, size)
         return taken
 
-    def _send_stride(self, stride: Sequence[Artifact], desk: Desk) -> None:
+    def _send_stride(self, stride: Sequence[Artifact], resources: WorkerResources) -> None:
         for artifact in stride:
             path = self._path(artifact)
-            with told_in_our_words(path), path.open("rb", buffering=0) as file:
-                desk.line.send_part(file, 0, artifact.size)
+            with translated_errors(path), path.open("rb", buffering=0) as file:
+                resources.line.send_part(file, 0, artifact.size)
 
     # --- large files ----------------------------------------------------------------------------------
 
-    async def move_segment(self, piece: ChunkSegment, desk: Desk) -> None:
-        source = await desk.off_loop(self._source, piece.of.artifact)
-        hashes = await desk.off_loop(self._hashes, source, piece.positions)
+    async def move_segment(self, piece: ChunkSegment, resources: WorkerResources) -> None:
+        source = await resources.off_loop(self._source, piece.of.artifact)
+        hashes = await resources.off_loop(self._hashes, source, piece.positions)
         asked = ChunkRange(piece.of.file, piece.positions.start, b"".join(hashes))
-        answer: Positions = await desk.off_loop(desk.line.ask, "missing", asked, Positions)
+        answer: Positions = await resources.off_loop(resources.line.ask, "missing", asked, Positions)
         missing = [position for position in answer.positions if position in piece.positions]
         lengths = sum(source.length(position) for position in missing)
         piece.found_missing(lengths - sum(answer.begun))
@@ -197,34 +197,36 @@ class Sending(Work):
             has = dict(zip(answer.positions, answer.begun, strict=False))
             begun = tuple(has.get(position, 0) for position in missing) if answer.begun else ()
             sent = Chunks(piece.of.file, tuple(missing), b"".join(announced), begun)
-            await self._send_chunks(sent, source, desk)
+            await self._send_chunks(sent, source, resources)
             await self.tally.count(0, known=sum(begun))
         present = set(piece.positions) - set(missing)
         await self.tally.count(0, known=sum(source.length(position) for position in present))
 
-    async def _send_chunks(self, sent: Chunks, source: ChunkedFile, desk: Desk) -> None:
+    async def _send_chunks(self, sent: Chunks, source: ChunkedFile, resources: WorkerResources) -> None:
         begun = sent.begun or (0,) * len(sent.positions)
         size = sum(source.length(position) for position in sent.positions) - sum(begun)
-        await desk.off_loop(desk.line.begin, "chunks", encode(sent), size)
+        await resources.off_loop(resources.line.begin, "chunks", encode(sent), size)
         for position, done in zip(sent.positions, begun, strict=True):
             length = source.length(position)
             while done < length:
                 stride = min(stride_of(self.terms.pace), length - done)
-                await desk.paced(self.tally, self.terms.pace, stride)
+                await resources.paced(self.tally, self.terms.pace, stride)
                 offset = position * CHUNK_BYTES + done
-                await desk.watched(self.tally, desk.line.send_part, source.file, offset, stride)
+                await resources.watched(self.tally, resources.line.send_part, source.file, offset, stride)
                 done += stride
-        answer: Positions = await desk.watched(self.tally, desk.line.finish, Positions)
-        await desk.all_moved(self.tally, size)
+        answer: Positions = await resources.watched(self.tally, resources.line.finish, Positions)
+        await resources.all_moved(self.tally, size)
         if answer.positions:
             raise CameWrong(f"{len(answer.positions)} chunks came wrong at the receiver")
 
-    async def seal(self, large: LargeFile, desk: Desk) -> Taken:
+    async def seal(self, large: LargeFile, resources: WorkerResources) -> Taken:
         file, cards = large.file, packed_cards([large.artifact])
-        return await desk.off_loop(desk.line.ask, "seal", FileToSeal(file.digest, file.size, cards), Taken)
+        return await resources.off_loop(
+            resources.line.ask, "seal", FileToSeal(file.digest, file.size, cards), Taken
+        )
 
     def _source(self, artifact: Artifact) -> ChunkedFile:
-        with self._opening, told_in_our_words(self._path(artifact)):
+        with self._opening, translated_errors(self._path(artifact)):
             source = self._sources.get(artifact.digest)
             if source is None:
                 source = ChunkedFile(self._path(artifact), artifact.digest, self.intake.index)
@@ -232,7 +234,7 @@ class Sending(Work):
             return source
 
     def _hashes(self, source: ChunkedFile, positions: Sequence[int]) -> list[bytes]:
-        with self._buffers.borrow() as buffer, told_in_our_words(self.intake.folder.folder):
+        with self._buffers.borrow() as buffer, translated_errors(self.intake.folder.folder):
             return source.hashes(positions, buffer)
 
 
@@ -259,7 +261,7 @@ _NOT_THERE = "the other node has no such file"
 class Fetching(Work):
     """Does the pieces of one call to `fetch`."""
 
-    def __init__(self, intake: Intake, tally: TransferTally, terms: Terms, speed: LineSpeed) -> None:
+    def __init__(self, intake: Intake, tally: TransferCounts, terms: Terms, speed: LineSpeed) -> None:
         super().__init__(intake, tally, terms, speed)
         self._incoming: dict[str, Incoming] = {}
         self._buffers = SpareBuffers()
@@ -271,48 +273,48 @@ class Fetching(Work):
 
     # --- small files ----------------------------------------------------------------------------------
 
-    async def move_small(self, piece: SmallFiles, desk: Desk) -> Taken:
-        answer: Files = await desk.off_loop(desk.line.ask, "fetch_batch", Files(piece.files), Files)
+    async def move_small(self, piece: SmallFiles, resources: WorkerResources) -> Taken:
+        answer: Files = await resources.off_loop(resources.line.ask, "fetch_batch", Files(piece.files), Files)
         coming = [file for file in answer.files if file in piece.files]
         for file in set(piece.files) - set(coming):
             self.tally.lacks([file.digest])
             self.tally.fail(file.digest, _NOT_THERE)
         with self.intake.batch(VERIFIER) as batch:
             for file in coming:
-                await desk.paced(self.tally, self.terms.pace, file.size)
-                await desk.watched(self.tally, self._take_one, batch, file.digest, file.size, desk)
-            await desk.all_moved(self.tally, sum(file.size for file in coming))
-            return await desk.off_loop(batch.seal)
+                await resources.paced(self.tally, self.terms.pace, file.size)
+                await resources.watched(self.tally, self._take_one, batch, file.digest, file.size, resources)
+            await resources.all_moved(self.tally, sum(file.size for file in coming))
+            return await resources.off_loop(batch.seal)
 
-    def _take_one(self, batch: Batch, digest: str, size: int, desk: Desk) -> None:
+    def _take_one(self, batch: Batch, digest: str, size: int, resources: WorkerResources) -> None:
         with self._buffers.borrow() as buffer:
-            desk.line.read_into(buffer[:size])
+            resources.line.read_into(buffer[:size])
             batch.add(digest, buffer[:size])
 
     # --- large files ----------------------------------------------------------------------------------
 
-    async def move_segment(self, piece: ChunkSegment, desk: Desk) -> None:
+    async def move_segment(self, piece: ChunkSegment, resources: WorkerResources) -> None:
         large = piece.of
         asked = Positions(large.file, tuple(piece.positions))
-        listed: Chunks = await desk.off_loop(desk.line.ask, "fetch_hashes", asked, Chunks)
+        listed: Chunks = await resources.off_loop(resources.line.ask, "fetch_hashes", asked, Chunks)
         hashes = split_hashes(listed.hashes)
         if len(hashes) != len(piece.positions):
             self.tally.lacks([large.artifact.digest])
             raise Unavailable(_NOT_THERE)
-        incoming = await desk.off_loop(self._opened, large)
-        missing = await desk.off_loop(incoming.missing, piece.positions.start, hashes)
+        incoming = await resources.off_loop(self._opened, large)
+        missing = await resources.off_loop(incoming.missing, piece.positions.start, hashes)
         begun = incoming.begun(missing)
         lengths = sum(chunk_length(large.artifact.size, position) for position in missing)
         piece.found_missing(lengths - sum(begun))
         if missing:
             wanted = Positions(large.file, tuple(missing), begun if any(begun) else ())
-            await self._take_chunks(wanted, incoming, desk)
+            await self._take_chunks(wanted, incoming, resources)
         present = set(piece.positions) - set(missing)
         size = large.artifact.size
         await self.tally.count(0, known=sum(chunk_length(size, position) for position in present))
 
-    async def _take_chunks(self, wanted: Positions, incoming: Incoming, desk: Desk) -> None:
-        chunks: Chunks = await desk.off_loop(desk.line.ask, "fetch_chunks", wanted, Chunks)
+    async def _take_chunks(self, wanted: Positions, incoming: Incoming, resources: WorkerResources) -> None:
+        chunks: Chunks = await resources.off_loop(resources.line.ask, "fetch_chunks", wanted, Chunks)
         if chunks.positions != wanted.positions:
             raise Unavailable("the other node no longer has the file")
         wrong, size = 0, 0
@@ -321,23 +323,25 @@ class Fetching(Work):
             chunks.positions, split_hashes(chunks.hashes), begun, strict=True
         ):
             length = chunk_length(incoming.size, position) - done
-            await desk.paced(self.tally, self.terms.pace, length)
-            wrong += not await desk.watched(
-                self.tally, self._take_chunk, incoming, position, expected, done, desk
+            await resources.paced(self.tally, self.terms.pace, length)
+            wrong += not await resources.watched(
+                self.tally, self._take_chunk, incoming, position, expected, done, resources
             )
             size += length
-        await desk.all_moved(self.tally, size)
+        await resources.all_moved(self.tally, size)
         await self.tally.count(0, known=sum(begun))
         if wrong:
             raise CameWrong(f"{wrong} chunks came wrong")
 
-    def _take_chunk(self, incoming: Incoming, position: int, expected: bytes, done: int, desk: Desk) -> bool:
+    def _take_chunk(
+        self, incoming: Incoming, position: int, expected: bytes, done: int, resources: WorkerResources
+    ) -> bool:
         with self._buffers.borrow() as buffer:
             piece = buffer[: chunk_length(incoming.size, position)]
             if done:
                 incoming.beginning(position, piece[:done])
             try:
-                desk.line.read_into(piece[done:])
+                resources.line.read_into(piece[done:])
             except LineBroken as error:
                 incoming.keep_begun(position, piece[: done + error.came])
                 raise
@@ -347,10 +351,10 @@ class Fetching(Work):
                 return False
         return True
 
-    async def seal(self, large: LargeFile, desk: Desk) -> Taken:
+    async def seal(self, large: LargeFile, resources: WorkerResources) -> Taken:
         digest = large.artifact.digest
         try:
-            receipt = await desk.off_loop(self.intake.seal, self._incoming[digest], VERIFIER)
+            receipt = await resources.off_loop(self.intake.seal, self._incoming[digest], VERIFIER)
         except DigestMismatch as error:
             return Taken(failed=((digest, error.found),), corrupted=frozenset({digest}))
         return Taken(receipts=(receipt,))
@@ -386,14 +390,14 @@ class HttpTransport:
         return node.data_port > 0 and bool(node.addresses)
 
     async def send(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
-        tally = TransferTally(artifacts, terms, self._runtime)
+        tally = TransferCounts(artifacts, terms, self._runtime)
         await asyncio.to_thread(self._check_here, tally)
         open_line = self._opener(node, terms)
         await self._ask_what_is_held(tally, open_line, read_again=terms.read_again)
         return await self._work(Sending(self._intake, tally, terms, self._speed(node)), open_line)
 
     async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
-        tally = TransferTally(artifacts, terms, self._runtime)
+        tally = TransferCounts(artifacts, terms, self._runtime)
         open_line = self._opener(node, terms)
         await asyncio.to_thread(self._check_held_here, tally, read_again=terms.read_again)
         if tally.open_files():
@@ -411,7 +415,7 @@ class HttpTransport:
         return await self._first_word(say, self._opener(node, Terms(timeout_s=timeout_s)))
 
     async def _work(self, work: Work, open_line: Callable[[], HttpLine]) -> Moved:
-        crew = Crew(
+        pool = PiecePool(
             open_line=open_line,
             act=work.act,
             give_up=work.give_up,
@@ -420,7 +424,7 @@ class HttpTransport:
             pieces=work.pieces,
         )
         try:
-            await crew.work()
+            await pool.work()
         finally:
             await asyncio.shield(asyncio.to_thread(work.close))
         await work.tally.tell()
@@ -451,12 +455,12 @@ class HttpTransport:
 
     # --- what is where --------------------------------------------------------------------------------
 
-    def _check_here(self, tally: TransferTally) -> None:
+    def _check_here(self, tally: TransferCounts) -> None:
         for artifact in tally.artifacts.values():
             if self._intake.held(artifact.digest, artifact.size) is None:
                 tally.fail(artifact.digest, "it is not whole in this node's store")
 
-    def _check_held_here(self, tally: TransferTally, *, read_again: bool) -> None:
+    def _check_held_here(self, tally: TransferCounts, *, read_again: bool) -> None:
         look = self._intake.read_again if read_again else self._intake.held
         held = (look(file.digest, file.size) for file in tally.artifacts.values())
         tally.already_there(receipt for receipt in held if receipt is not None)
@@ -464,7 +468,7 @@ class HttpTransport:
             self._intake.check_room(missing)
 
     async def _ask_what_is_held(
-        self, tally: TransferTally, open_line: Callable[[], HttpLine], *, read_again: bool
+        self, tally: TransferCounts, open_line: Callable[[], HttpLine], *, read_again: bool
     ) -> None:
         files = [File(artifact.digest, artifact.size) for artifact in tally.open_files()]
         for some in _asked_together(files, bytes_max=READ_AT_ONCE if read_again else None):

@@ -35,8 +35,8 @@ from ringrift.data.transfer.http.wire import (
     SIGNATURE,
     NotSigned,
     ServerRefusal,
+    SignedText,
     Signer,
-    Words,
     decode,
     digest_of,
     encode,
@@ -123,7 +123,7 @@ class HttpLine:
     def begin(self, verb: str, head: bytes, payload_length: int) -> None:
         """Send the head of a request; the payload must follow."""
         self._nonce = self._runtime.new_id()
-        words = Words(
+        words = SignedText(
             method=_METHOD,
             path=PREFIX + verb,
             node=self._node,
@@ -335,7 +335,7 @@ def _raise(refusal: ServerRefusal) -> None:
 _PROGRESS_S = 0.1
 
 
-class TransferTally:
+class TransferCounts:
     """What one call has brought about so far, told to whoever watches."""
 
     def __init__(self, artifacts: Iterable[Artifact], terms: Terms, runtime: Runtime) -> None:
@@ -424,13 +424,13 @@ WATCHED_S = 0.5  # between two looks at how far a request is
 PAUSE_S = 0.1  # before the second try; each later one waits twice as long
 
 
-class CrewPiece(Protocol):
+class PoolPiece(Protocol):
     """Some work that one request does."""
 
     tries: int
 
 
-P = TypeVar("P", bound=CrewPiece)
+P = TypeVar("P", bound=PoolPiece)
 
 
 def stride_of(pace: Pace) -> int:
@@ -441,7 +441,7 @@ def stride_of(pace: Pace) -> int:
 
 
 @dataclass
-class Desk:
+class WorkerResources:
     """What a worker works with: its connection and the threads for whatever blocks."""
 
     line: HttpLine
@@ -451,16 +451,16 @@ class Desk:
     _counted = 0  # of the present payload
 
     async def watched(
-        self, tally: TransferTally, work: Callable[A, T], *args: A.args, **kwargs: A.kwargs
+        self, tally: TransferCounts, work: Callable[A, T], *args: A.args, **kwargs: A.kwargs
     ) -> T:
         """Do work that moves bytes, and count those that crossed the line while they do."""
         return await self._watched(tally, self.off_loop(work, *args, **kwargs))
 
-    async def paced(self, tally: TransferTally, pace: Pace, size: int) -> None:
+    async def paced(self, tally: TransferCounts, pace: Pace, size: int) -> None:
         """Wait until so many bytes may go. What went before may still be on its way: it is counted."""
         await self._watched(tally, pace.spend(size))
 
-    async def _watched(self, tally: TransferTally, work: Awaitable[T]) -> T:
+    async def _watched(self, tally: TransferCounts, work: Awaitable[T]) -> T:
         task = asyncio.ensure_future(work)
         try:
             while not (await asyncio.wait({task}, timeout=WATCHED_S))[0]:
@@ -471,12 +471,12 @@ class Desk:
         await self._count(tally, self.line.moved() - self._moved)
         return task.result()
 
-    async def all_moved(self, tally: TransferTally, size: int) -> None:
+    async def all_moved(self, tally: TransferCounts, size: int) -> None:
         """The other side has the whole payload, or we do: count what was not seen on its way."""
         await self._count(tally, size - self._counted)
         self._moved, self._counted = self.line.moved(), 0
 
-    async def _count(self, tally: TransferTally, moved: int) -> None:
+    async def _count(self, tally: TransferCounts, moved: int) -> None:
         if moved > 0:
             self._moved += moved
             self._counted += moved
@@ -487,11 +487,11 @@ class Desk:
 
 
 @dataclass(slots=True)
-class Crew(Generic[P]):
+class PiecePool(Generic[P]):
     """Workers that share the pieces of one call."""
 
     open_line: Callable[[], HttpLine]
-    act: Callable[[P, Desk], Awaitable[None]]
+    act: Callable[[P, WorkerResources], Awaitable[None]]
     give_up: Callable[[P, RingRiftError], None]
     runtime: Runtime
     size: int
@@ -520,21 +520,21 @@ class Crew(Generic[P]):
             line.close()
 
     async def _worker(self, pool: ThreadPoolExecutor) -> None:
-        desk: Desk | None = None
+        resources: WorkerResources | None = None
         loop = asyncio.get_running_loop()
         while self.pieces:
             piece = self.pieces.popleft()
             try:
-                if desk is None:
+                if resources is None:
                     line = await loop.run_in_executor(pool, self.open_line)
                     self._lines.append(line)
-                    desk = Desk(line, pool)
-                await self.act(piece, desk)
+                    resources = WorkerResources(line, pool)
+                await self.act(piece, resources)
             except RingRiftError as error:
-                if desk is not None:  # what the server still says belongs to this piece
-                    self._lines.remove(desk.line)
-                    desk.line.close()
-                    desk = None
+                if resources is not None:  # what the server still says belongs to this piece
+                    self._lines.remove(resources.line)
+                    resources.line.close()
+                    resources = None
                 await self._broke_off(piece, error)
 
     async def _broke_off(self, piece: P, error: RingRiftError) -> None:

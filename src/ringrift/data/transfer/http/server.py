@@ -42,15 +42,15 @@ from ringrift.data.transfer.http.wire import (
     OnceOnly,
     ReplayedRequest,
     ServerRefusal,
+    SignedText,
     Signer,
     StaleRequest,
-    Words,
     data_secret,
     digest_of,
     encode,
 )
 from ringrift.data.transfer.receiving import Intake, open_intake
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, StorageFull, Unavailable
 from ringrift.files import make_folders, remove_file, replace_file
 from ringrift.runtime import Runtime, system_runtime
@@ -340,7 +340,7 @@ class _Conversation(BaseHTTPRequestHandler):
         return bytes(buffer)
 
     def _check(self, digest: str, length: int, whole: int) -> None:
-        words = Words(
+        words = SignedText(
             method=self.command,
             path=self.path,
             node=self.headers.get(NODE, ""),
@@ -465,7 +465,7 @@ class DataServer:
         return server
 
     def _say_where(self, address: ServerAddress) -> None:
-        with told_in_our_words(self._address_file):
+        with translated_errors(self._address_file):
             make_folders(self._address_file.parent)
             replace_file(self._address_file, msgspec.json.encode(address), durable=False)
 

@@ -19,7 +19,7 @@ from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.receiving import SMALL_BYTES_MAX
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import check_digest
-from ringrift.engine.sqlite.faults import told_in_our_words
+from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Conflict, Unavailable
 from ringrift.files import secret_in
 from ringrift.runtime import Runtime
@@ -326,7 +326,7 @@ class ReplayedRequest(Conflict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class SignedText:
     """What of a request is signed."""
 
     method: str
@@ -345,7 +345,7 @@ class Signer:
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
-    def request_headers(self, words: Words) -> dict[str, str]:
+    def request_headers(self, words: SignedText) -> dict[str, str]:
         return {
             NODE: words.node,
             TIME: words.time,
@@ -355,7 +355,7 @@ class Signer:
             SIGNATURE: self._of_request(words),
         }
 
-    def check_request(self, words: Words, signature: str | None) -> None:
+    def check_request(self, words: SignedText, signature: str | None) -> None:
         """Raise `NotSigned` unless the sender knows the secret."""
         self._check(self._of_request(words), signature)
 
@@ -370,7 +370,7 @@ class Signer:
         )
         self._check(expected, signature)
 
-    def _of_request(self, words: Words) -> str:
+    def _of_request(self, words: SignedText) -> str:
         return self._sign(
             "request",
             words.method,
@@ -440,5 +440,5 @@ def data_secret(settings: Settings) -> bytes:
     if settings.data_secret is not None:
         return settings.data_secret.text.encode()
     path = settings.data_dir / SECRET_FILE
-    with told_in_our_words(path):
+    with translated_errors(path):
         return secret_in(path).encode()

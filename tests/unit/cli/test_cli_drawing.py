@@ -152,7 +152,7 @@ def test_log_lines_tell_each_decision_once_and_the_numbers_now_and_then():
 def test_the_live_view_draws_with_and_without_a_status(tmp_path, run):
     terminal = Console(width=100, height=40, file=io.StringIO(), force_terminal=True)
     view = LiveView(Live(console=terminal, auto_refresh=False), tmp_path, tmp_path / "log", ManualRuntime())
-    terminal.print(view.picture(get_daemon_manager(), None if run is None else run.status()))
+    terminal.print(view.status_view(get_daemon_manager(), None if run is None else run.status()))
     assert "ringrift run" in terminal.file.getvalue()
 
 
