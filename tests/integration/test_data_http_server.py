@@ -36,8 +36,8 @@ from ringrift.data.transfer.http.wire import (
     NotSigned,
     OnceOnly,
     Positions,
+    SignedText,
     Signer,
-    Words,
     data_secret,
     digest_of,
     encode,
@@ -131,8 +131,8 @@ def words(verb="hello", head=b'{"files":[]}', *, time_s=None, nonce=None, path=N
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said(Words):
-    """Words with the head that they are about."""
+class Said(SignedText):
+    """SignedText with the head that they are about."""
 
     head: bytes
 

@@ -19,7 +19,7 @@ import pytest
 from data_http import SECRET, DataServerProcess
 from data_transports import THERE
 from ringrift.data.transfer.http.connection import HttpLine, ServerTime
-from ringrift.data.transfer.http.wire import Files, Hello, Signer, Words, digest_of
+from ringrift.data.transfer.http.wire import Files, Hello, SignedText, Signer, digest_of
 from ringrift.runtime import SystemRuntime
 
 DEADLINE_S = 60.0
@@ -69,7 +69,7 @@ def server(tmp_path_factory):
 
 def signed(verb, head, payload=b"", *, secret=SECRET, nonce=None, time_s=None):
     """A request by hand: its headers."""
-    words = Words(
+    words = SignedText(
         method="POST",
         path=f"/v1/{verb}",
         node="evil",

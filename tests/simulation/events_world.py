@@ -96,7 +96,7 @@ class Process:
         around = Surroundings(
             runtime=world.runtime,
             settings=load_settings({"RINGRIFT_EVENT_HANDLER_TIMEOUT": str(HANDLER_TIMEOUT_S)}).settings,
-            seat=LogConnection(open_log=self._open_log, claim=self._claim),
+            log_connection=LogConnection(open_log=self._open_log, claim=self._claim),
             dead_letters=self.letters,
         )
         self.router = UnifiedEventRouter(poll_interval=0.5, surroundings=around)

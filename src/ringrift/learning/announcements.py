@@ -41,6 +41,7 @@ from ringrift.learning.job_announcements import (
     ENDED,
     FAILED,
     ISSUED,
+    SET_BACK,
     Announcement,
     AnnouncementContext,
     blob_path,
@@ -183,6 +184,9 @@ ANNOUNCED = (
     "PROMOTION_ROLLED_BACK",
     "PROMOTION_STARTED",
     "QUALITY_CHECK_REQUESTED",
+    "RECOVERY_COMPLETED",
+    "RECOVERY_FAILED",
+    "RECOVERY_INITIATED",
     "SELFPLAY_COMPLETE",
     "SELFPLAY_TARGET_UPDATED",
     "TIER_PROMOTION",
@@ -266,7 +270,9 @@ def _training_reset(context: AnnouncementContext, fact: TrainingReset) -> list[A
         "rollback_from": "" if newest is None else newest.digest,
         "reason": fact.reason,
     }
-    return [("TRAINING_ROLLBACK_COMPLETED", completed)]
+    # The set-back is done; whether training recovers by it, the next one shows.
+    initiated = {"component": context.config, "strategy": SET_BACK, "reason": fact.reason}
+    return [("TRAINING_ROLLBACK_COMPLETED", completed), ("RECOVERY_INITIATED", initiated)]
 
 
 def _recalled(context: AnnouncementContext, fact: Recalled) -> list[Announcement]:

@@ -20,6 +20,8 @@ from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 # What an announcement may look at: the state after the fact, the time, and the ratings.
 
 
+SET_BACK = "training_set_back"  # how a config's training recovers: it goes on from an earlier checkpoint
+
 Announcement = tuple[str, dict[str, Any]]
 
 RATING_START = 1500.0  # of whom nobody has played
@@ -110,13 +112,33 @@ def trained(context: AnnouncementContext, job: OpenJob, report: JobReport) -> li
         told += _early_stop(context, report, loss, passes)
         told += _anomaly(context, loss, earlier, passes)
         told += _trend(context, loss, earlier, passes)
-    return [*told, _completed(context, job, model, report, passes), _next_target(context)]
+    told += [_completed(context, job, model, report, passes), _next_target(context)]
+    return [*told, *_recovered(context, job)]
 
 
 def training_failed(context: AnnouncementContext, job: OpenJob, error: str) -> list[Announcement]:
     took_s = max(0.0, context.at_s - job.issued_s)
     failed = {"config_key": context.config, "job_id": job.job_id, "error": error, "duration_seconds": took_s}
-    return [("TRAINING_FAILED", failed)]
+    told: list[Announcement] = [("TRAINING_FAILED", failed)]
+    reset = context.state.reset
+    if reset is not None and context.state.restarts and job.issued_s >= reset.at_s:
+        attempt = context.failures_of(job.stage)
+        about = {"component": context.config, "action": SET_BACK, "error": error, "attempt": attempt}
+        told.append(("RECOVERY_FAILED", about))
+    return told
+
+
+def _recovered(context: AnnouncementContext, job: OpenJob) -> list[Announcement]:
+    """A training that was set back has recovered with the first one since that went through."""
+    reset = context.state.reset
+    if reset is None or job.issued_s < reset.at_s:
+        return []
+    since = [model for model in context.state.models.values() if model.made_s > reset.at_s]
+    if len(since) != 1:
+        return []
+    took_s = max(0.0, context.at_s - reset.at_s)
+    done = {"component": context.config, "action": SET_BACK, "duration_seconds": took_s}
+    return [("RECOVERY_COMPLETED", done)]
 
 
 def _losses_before(context: AnnouncementContext, model: Model) -> list[float]:

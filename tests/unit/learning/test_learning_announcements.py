@@ -56,6 +56,8 @@ def whole_life() -> Story:
     story.evaluate(odd, first, wins=10, losses=54, purpose="rollback")
     story.write(RolledBack(at_s=story.now_s, model=odd, restored=first, reason="later evidence"))
     story.write(TrainingReset(at_s=story.now_s, model=first, reason="its last model was taken back"))
+    story.train(loss=1.8)
+    story.write(TrainingReset(at_s=story.now_s, model=first, reason="the loss jumped"))
     story.write(Archived(at_s=story.now_s, model=odd, reason="old"))
     story.write(WorkerSetAside(at_s=story.now_s, worker="w1", reason="games differ", until_s=1e9, by="plan"))
     story.write(Recalled(at_s=story.now_s, recall_id="r", reason="bad node", worker="w1"))
@@ -114,6 +116,41 @@ def test_the_stages_follow_each_other() -> None:
         "ITERATION_COMPLETED",
     )
     assert all(names.index(a) < names.index(b) for a, b in pairwise(chain))
+
+
+def test_a_training_that_is_set_back_recovers_with_the_first_that_goes_through() -> None:
+    story = Story()
+    story.play()
+    story.check()
+    story.export()
+    first = story.train(loss=1.0)
+    story.train(loss=9.0)
+
+    def recovery(told: list[tuple[str, dict[str, object]]]) -> list[tuple[str, dict[str, object]]]:
+        return [(name, payload) for name, payload in told if name.startswith("RECOVERY_")]
+
+    began_s = story.now_s
+    [(name, payload)] = recovery(
+        story.write(TrainingReset(at_s=began_s, model=first, reason="the loss jumped"))
+    )
+    assert (name, payload["component"], payload["reason"]) == (
+        "RECOVERY_INITIATED",
+        "square8_2p",
+        "the loss jumped",
+    )
+    samples, parent = story.state.newest_samples, story.state.models[first]
+    assert samples is not None
+    order = train_order(story.state, RULES, [samples], parent, sample_steps=10)
+    [(name, payload)] = recovery(story.fail(story.issue("train", order)))
+    assert (name, payload["error"], payload["attempt"]) == ("RECOVERY_FAILED", "out of memory", 1)
+    story.told.clear()
+    story.train(loss=1.1)
+    [(name, payload)] = recovery(story.told)
+    assert (name, payload["component"]) == ("RECOVERY_COMPLETED", "square8_2p")
+    assert payload["duration_seconds"] == story.now_s - began_s
+    story.told.clear()
+    story.train(loss=1.0)
+    assert recovery(story.told) == []
 
 
 def test_an_end_that_was_noted_before_is_not_told_again() -> None:
