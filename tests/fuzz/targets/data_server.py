@@ -14,7 +14,7 @@ from ringrift.data.nodes import DataNode
 from ringrift.data.protection.promises import open_holder
 from ringrift.data.transfer.http.operations import Answers, Buffers
 from ringrift.data.transfer.http.server import DataHttpServer
-from ringrift.data.transfer.http.wire import OnceOnly, Signer, Words, digest_of
+from ringrift.data.transfer.http.wire import OnceOnly, SignedText, Signer, digest_of
 from ringrift.data.transfer.receiving import open_intake
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
@@ -64,7 +64,7 @@ SEEDS = [
 
 def _signed(data: bytes, now_s: float) -> bytes:
     head, _, payload = data[1:].partition(b"\x00")
-    words = Words(
+    words = SignedText(
         method="POST",
         path=f"/v1/{VERBS[data[0] // 2 % len(VERBS)]}",
         node="peer",

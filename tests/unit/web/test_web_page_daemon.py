@@ -71,7 +71,9 @@ async def test_a_process_without_its_writer_is_neither_ready_nor_alive():
             with pytest.raises(Unavailable):
                 await engine.kv.put("a", b"1")
             for path in ("/readyz", "/livez"):
-                while "a defect" not in (answer := await asked(f"{daemon.url}{path}")).json()["reason"]:
+                while "a defect" not in (
+                    (answer := await asked(f"{daemon.url}{path}")).json()["reason"] or ""
+                ):
                     await asyncio.sleep(0.05)
                 assert answer.status_code == 503
     finally:
