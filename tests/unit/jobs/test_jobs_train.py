@@ -116,7 +116,9 @@ def test_a_stopped_training_from_a_checkpoint_ends_with_the_same_weights(tmp_pat
 
 
 def test_a_training_ends_when_its_time_is_up(tmp_path, samples):
-    _, result = train(samples, tmp_path / "m.safetensors", "--steps", 1_000_000, "--seconds", 0.5)
+    # Without patience for ever, a fast machine stops learning before the time is up.
+    limits = ("--steps", 1_000_000, "--patience", 0, "--seconds", 0.5)
+    _, result = train(samples, tmp_path / "m.safetensors", *limits)
     assert 0 < result["steps"] < 1_000_000
     assert "time" in result["ended"]
 
