@@ -16,7 +16,7 @@ from ringrift.jobs.shards.validate import VALIDATE
 from ringrift.network.metadata import ModelCard
 from ringrift.network.model import build
 from ringrift.network.storage import save_model
-from ringrift.players.ringrift_heuristic.player import HeuristicPlayer, Weights
+from ringrift.players.ringrift_heuristic import HeuristicPlayer, Weights
 from ringrift.statistics.match_evidence import Evidence
 from ringrift.statistics.sprt import SprtConfig
 

@@ -14,7 +14,7 @@ from ringrift.errors import ConfigError
 from ringrift.games.contract import State, States
 from ringrift.games.ringrift.boards import Board
 from ringrift.games.ringrift.core import layout as at
-from ringrift.games.ringrift.reference.position import BoardPosition, Move, Stack, cap
+from ringrift.games.ringrift.position import BoardPosition, Move, Stack, cap
 
 Named = TypeVar("Named")
 _COUNTER_MAX = 10**6  # of rings, cells or decisions; no game comes near

@@ -30,7 +30,7 @@ from ringrift.jobs.tuning.trials import (
     open_study,
     verify,
 )
-from ringrift.players.ringrift_heuristic.player import HeuristicPlayer, Weights
+from ringrift.players.ringrift_heuristic import HeuristicPlayer, Weights
 
 NAMES = tuple(field.name for field in fields(Weights))
 # Units in which the sampler moves, either way. It starts in the middle, with a sixth of the range.
@@ -44,7 +44,7 @@ def tune_heuristic(job: Job, params: TuneParams, game: Game) -> TuningFinding:
         raise ConfigError(
             f"tune: there is no heuristic player for {game.key}, so there are no weights to tune"
         )
-    search = _Search(job, params, game)
+    search = _WeightSearch(job, params, game)
     sampler = CmaEsSampler(
         popsize=params.population,
         seed=params.seed,
@@ -61,7 +61,7 @@ def tune_heuristic(job: Job, params: TuneParams, game: Game) -> TuningFinding:
         return search.finding(study)
 
 
-class _Search:
+class _WeightSearch:
     def __init__(self, job: Job, params: TuneParams, game: RingRiftGame) -> None:
         self._job, self._params, self._game = job, params, game
         self._used = HeuristicPlayer(game, quick=params.quick)

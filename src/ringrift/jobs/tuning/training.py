@@ -186,7 +186,7 @@ def search_architectures(job: Job, params: TuneParams, game: Game) -> TuningFind
     presets = list(dict.fromkeys(params.presets))
     sampler = RandomSampler(seed=params.seed)  # all trials are given
     with open_data(job, params, game) as data, open_study(params.out, "nas", sampler=sampler) as study:
-        search = _Search(job, data, presets)
+        search = _ArchitectureSearch(job, data, presets)
         for preset in presets:
             study.enqueue_trial({PRESET: preset}, skip_if_exists=True)
         job.stage("searching", total=len(presets), done=len(judged(study)))
@@ -195,7 +195,7 @@ def search_architectures(job: Job, params: TuneParams, game: Game) -> TuningFind
         return search.finding(study)
 
 
-class _Search:
+class _ArchitectureSearch:
     def __init__(self, job: Job, data: Data, presets: list[str]) -> None:
         self._job, self._data, self._presets = job, data, presets
         self._reference: tuple[ResidualNet, float] | None = None

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ringrift.games.compiled import compiled
-from ringrift.games.ringrift.core.cells import cap_at, code_at, height_at, rings_at
 from ringrift.games.ringrift.core.geometry import (
     Table,
     cells,
@@ -45,6 +44,10 @@ from ringrift.games.ringrift.core.layout import (
     STREAK,
     TERR,
     Words,
+    cap_at,
+    code_at,
+    height_at,
+    rings_at,
 )
 
 Planes = npt.NDArray[np.float32]
