@@ -83,7 +83,7 @@ from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings, load_settings
 from ringrift.tls import own_files
-from ringrift.web.probes import http_token
+from ringrift.web.server import http_token
 
 RUNTIME = system_runtime()
 DAMAGES = ("cut", "emptied", "deleted", "older")

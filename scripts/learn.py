@@ -35,7 +35,7 @@ from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
 from ringrift.jobs.files import read_json, seal_json
 from ringrift.jobs.frame import log_to_stderr
-from ringrift.jobs.samples.layout import Targets
+from ringrift.jobs.samples.npz_files import Targets
 from ringrift.jobs.samples.plan import PowerWindow
 from ringrift.jobs.training.learner import LearnerConfig
 from ringrift.jobs.training.learning_loop import LearningConfig, LearningLoop

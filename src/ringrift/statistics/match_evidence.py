@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ringrift.errors import ConfigError
-from ringrift.statistics.ratings import place_chances
-from ringrift.statistics.shares import wilson_interval
+from ringrift.statistics.ratings import place_chances, wilson_interval
 from ringrift.statistics.sprt import (
     PAIR_OUTCOMES,
     SprtConfig,

@@ -17,11 +17,11 @@ from ringrift.games.registry import load_game
 from ringrift.jobs.evaluation.evaluate import EVALUATE
 from ringrift.jobs.samples.export import EXPORT
 from ringrift.jobs.selfplay.selfplay import SELFPLAY
-from ringrift.jobs.training.epochs import ValueCalibration
 from ringrift.jobs.training.learner import (
     Learner,
     LearnerConfig,
     LearningRate,
+    ValueCalibration,
     read_checkpoint,
     write_checkpoint,
 )

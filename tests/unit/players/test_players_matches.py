@@ -17,7 +17,7 @@ from ringrift.players.matches import (
     seat_entrants,
 )
 from ringrift.players.specs import RandomPlayer
-from ringrift.statistics.shares import elo_difference, wilson_interval
+from ringrift.statistics.ratings import elo_difference, wilson_interval
 from ringrift.statistics.sprt import SprtConfig, Verdict, sprt_state
 
 

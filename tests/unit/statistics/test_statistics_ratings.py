@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError
-from ringrift.statistics.choices import Prior
 from ringrift.statistics.ratings import (
     PairResult,
+    Prior,
     Ranking,
     place_chances,
     rankings_among_copies,

@@ -18,8 +18,11 @@ import torch
 
 from ringrift.games.contract import Game, LegalActions
 from ringrift.games.registry import load_game
-from ringrift.jobs.diagnosis.data import Symptom, check_calibration, check_games, check_hold_out
-from ringrift.jobs.diagnosis.network import (
+from ringrift.jobs.diagnosis.checks import (
+    Symptom,
+    check_calibration,
+    check_games,
+    check_hold_out,
     check_labels,
     check_network_symmetry,
     check_overfit,

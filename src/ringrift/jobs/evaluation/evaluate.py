@@ -43,7 +43,7 @@ from ringrift.statistics.match_evidence import (
     MatchVerdict,
     SequentialTest,
 )
-from ringrift.statistics.shares import elo_difference
+from ringrift.statistics.ratings import elo_difference
 from ringrift.statistics.sprt import PAIR_OUTCOMES, EloScale, SprtConfig, Verdict
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
