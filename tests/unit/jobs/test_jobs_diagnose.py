@@ -25,8 +25,7 @@ from ringrift.jobs.diagnosis.diagnose import DIAGNOSE, random_rows
 from ringrift.jobs.samples.export import EXPORT
 from ringrift.jobs.training.learner import Learner, LearnerConfig
 from ringrift.jobs.training.rows import TrainingRows, make_batch, some_rows
-from ringrift.network.architecture import Preset
-from ringrift.network.metadata import ModelCard
+from ringrift.network.architecture import ModelCard, Preset
 from ringrift.network.model import build
 from ringrift.network.storage import save_model
 

@@ -28,7 +28,7 @@ from ringrift.jobs.training.learner import (
 from ringrift.jobs.training.learning_loop import ReplayWindow
 from ringrift.jobs.training.rows import SampleFile, SampleSet, make_batch
 from ringrift.jobs.training.train import TRAIN
-from ringrift.network.metadata import ModelCard, card_path, read_card
+from ringrift.network.architecture import ModelCard, card_path, read_card
 from ringrift.network.model import build
 from ringrift.network.storage import load_model, save_model
 from ringrift.search.contract import SearchConfig, UniformEvaluator

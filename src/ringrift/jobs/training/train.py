@@ -41,8 +41,8 @@ from ringrift.jobs.training.learner import (
     write_checkpoint,
 )
 from ringrift.jobs.training.rows import SampleFile, SampleSet
+from ringrift.network.architecture import ModelCard, card_path, read_card
 from ringrift.network.evaluator import has_bfloat16
-from ringrift.network.metadata import ModelCard, card_path, read_card
 from ringrift.network.model import ResidualNet, build, chosen_device
 from ringrift.network.storage import SUFFIX, load_model, save_model, take_over
 
