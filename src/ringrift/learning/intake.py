@@ -8,8 +8,8 @@ games are still replayed by the rules before anybody learns from them, and resul
 the same test as those of our own jobs. A file is taken in once, however often it is told.
 
 A claim without a file, or with one that cannot be taken in, is refused with the reason, which is kept for a
-week, and changes no number. A repeated event is refused once. What is told while its config is paused waits
-in the store, and is taken in by the loop when the pause is over.
+week, and changes no number. A repeated event is refused once. What is told while its config is paused, or
+just before what it builds on, waits in the store, and is taken in by the loop when its time has come.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ FILE_BYTES_MAX = 4 << 30
 CARD_BYTES_MAX = 1 << 20
 PRIORITY = 1_000_000  # it is done already, and must not wait behind what is not
 LEASE_S = 60.0
+ORDER_S = 30.0  # so long a file waits for the one that it builds on
 COUNT_MAX, YEAR_S = 1_000_000_000, 31_536_000.0
 _CHUNK_BYTES = 1 << 20
 RESULTS_BYTES_MAX = 16 << 20
@@ -109,6 +110,10 @@ class _Copy:
 
 class MustWait(Unavailable):
     """The file cannot be taken in now, for no fault of its own."""
+
+
+class _TooEarly(ConfigError):
+    """What it builds on is not known; events of two types may overtake each other on their way here."""
 
 
 class _Turn:
@@ -167,6 +172,10 @@ class FileIntake:
         try:
             async with process_scope().get(_Turn, _Turn).lock:
                 return await self._noted(state, copy, event)
+        except _TooEarly as why:
+            if self._runtime.now_s() - event.timestamp >= ORDER_S:
+                raise
+            raise MustWait(str(why), retry_after_s=ORDER_S) from None
         finally:
             await asyncio.to_thread(remove_file, copy.path)
 
@@ -230,7 +239,7 @@ class FileIntake:
             return order, [_artifact(copy, "evaluation", counts)], fields
         samples = state.newest_samples
         if samples is None:
-            raise ConfigError("no samples of the config are known; tell them first with NPZ_EXPORT_COMPLETE")
+            raise _TooEarly("no samples of the config are known; tell them first with NPZ_EXPORT_COMPLETE")
         card = await asyncio.to_thread(_card_of, copy, self._folders)
         made = JobArtifact(
             name=copy.real.with_suffix(".json").name,
@@ -428,7 +437,7 @@ def _evaluation(
         raise ConfigError(f"its games are of {results.config}, not of {state.config}")
     model = state.models.get(results.model_sha256)
     if model is None:
-        raise ConfigError(
+        raise _TooEarly(
             f"the run knows no model {results.model_sha256[:12]}; tell it first with TRAINING_COMPLETED"
         )
     if told.get("model_id") in state.models and told["model_id"] != model.digest:

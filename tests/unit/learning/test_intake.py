@@ -19,6 +19,7 @@ from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.foreign_files.content_kinds import GAMES_ID
 from ringrift.health.run_status import RUN_STATUS_KEY, RunSeen
+from ringrift.learning import intake
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.facts.ledger import read_facts
@@ -180,8 +181,9 @@ async def test_a_model_of_a_user_is_judged_like_any_other(site):
     ],
 )
 async def test_what_cannot_be_taken_in_is_refused_with_the_reason_and_changes_nothing(
-    site, tmp_path, event, payload, why
+    site, tmp_path, monkeypatch, event, payload, why
 ):
+    monkeypatch.setattr(intake, "ORDER_S", 0.0)
     site.games("a.db")
     site.file("empty", b"")
     site.file("other")
@@ -270,14 +272,14 @@ async def test_a_file_told_during_a_pause_waits_quietly_and_is_taken_in_when_it_
     pauses = Pauses(site.engine.kv)
     await pauses.set(paused, Pause(reason="for a look"))
     event = await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=site.games("games.db"))
-    intake = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
-    await intake.take_waiting()
+    files = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    await files.take_waiting()
     assert not site.state.shards
     assert (await site.refusals(), site.router.get_stats()["handler_failures"]) == ([], 0)
     (waits,) = await waiting_claims(site.engine.kv)
     assert (waits.event_id, waits.reason) == (event.event_id, f"{CONFIG} is paused (for a look)")
     await pauses.end([paused])
-    await intake.take_waiting()
+    await files.take_waiting()
     assert [shard.games for shard in site.state.shards.values()] == [12]
     assert await waiting_claims(site.engine.kv) == []
     assert "validate" in await site.wanted()
@@ -343,11 +345,11 @@ async def test_a_file_that_another_process_is_taking_in_waits_for_its_end(site):
     path = site.games("games.db")
     claim = await left_over(site, site.files / "games.db")
     await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
-    intake = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
-    await intake.take_waiting()
+    files = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    await files.take_waiting()
     assert not site.state.shards
     await site.engine.queue.fail(claim.id, token=claim.token, error="it died", final=True)
-    await intake.take_waiting()
+    await files.take_waiting()
     assert len(site.state.shards) == 1
 
 
@@ -498,7 +500,10 @@ async def test_a_second_model_meets_the_champion_by_its_hash(site):
         ([], {}, "cannot be read"),
     ],
 )
-async def test_results_that_cannot_be_true_are_refused_and_change_nothing(site, matches, changes, why):
+async def test_results_that_cannot_be_true_are_refused_and_change_nothing(
+    site, monkeypatch, matches, changes, why
+):
+    monkeypatch.setattr(intake, "ORDER_S", 0.0)
     await trained(site)
     facts = site.state.facts
     await evaluated(site, results(site, *matches, **changes))
@@ -516,3 +521,31 @@ async def test_an_evaluation_without_a_file_is_refused_and_shown_nowhere(site):
     await site.loop.reconcile()
     assert (site.state.champion, site.state.matches) == (None, [])
     assert "2900" not in repr(site.pipeline.get_status())
+
+
+async def test_files_whose_events_overtook_each_other_are_taken_in_in_their_order(site):
+    """Each type of event is delivered by itself, so that of a quick job may come before its turn."""
+    told = results(site, match("untrained", 60, 4), match("random", 64, 0))
+    await evaluated(site, told)
+    await site.tell("TRAINING_COMPLETED", success=True, model_path=site.model(), samples_trained=5000)
+    assert (site.state.models, site.state.matches, await site.refusals()) == ({}, [], [])
+    assert len(await waiting_claims(site.engine.kv)) == 2
+    await site.tell("NPZ_EXPORT_COMPLETE", samples_exported=1, games_exported=1, output_path=site.samples())
+    files = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    for _ in range(2):
+        await files.take_waiting()
+    await site.loop.reconcile()
+    assert site.state.champion == MODEL
+    assert await waiting_claims(site.engine.kv) == []
+
+
+async def test_a_file_whose_predecessor_never_comes_is_refused_when_its_time_is_over(site, monkeypatch):
+    await site.tell("TRAINING_COMPLETED", success=True, model_path=site.model())
+    files = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    await files.take_waiting()
+    assert (await site.refusals(), len(await waiting_claims(site.engine.kv))) == ([], 1)
+    monkeypatch.setattr(intake, "ORDER_S", 0.0)
+    await files.take_waiting()
+    (reason,) = await site.refusals()
+    assert "no samples of the config are known" in reason
+    assert await waiting_claims(site.engine.kv) == []
