@@ -49,7 +49,7 @@ from ringrift.learning.run_status import RunStatus
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.web.address import read_address
-from ringrift.web.run_reader import RunReader
+from ringrift.web.snapshot import RunReader
 
 # What `ringrift run` shows: a live picture at a terminal, log lines elsewhere.
 

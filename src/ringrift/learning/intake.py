@@ -32,8 +32,7 @@ from ringrift.events.event import RouterEvent
 from ringrift.files import create_file, make_folders, remove_file
 from ringrift.foreign_files.content_kinds import VALUES, ContentKind, content_kind
 from ringrift.foreign_files.documents import parse_json, printable
-from ringrift.foreign_files.offered import open_offered
-from ringrift.foreign_files.paths import read_open
+from ringrift.foreign_files.paths import open_offered, read_open
 from ringrift.foreign_files.sample_archives import UNREADABLE, open_samples
 from ringrift.learning.announcements import SOURCE as LOOP
 from ringrift.learning.facts.facts import JobIssued
