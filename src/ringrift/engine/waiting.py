@@ -88,14 +88,15 @@ class Waiter:
             await self._woken.wait()
             self._woken.clear()
             return
-        timer = asyncio.ensure_future(runtime.sleep(timeout_s))
-        timer.add_done_callback(lambda _: self._woken.set())
-        try:
+        async with asyncio.TaskGroup() as group:
+            timer = group.create_task(self._wake_after(runtime, timeout_s))
             await self._woken.wait()
-        finally:
             timer.cancel()
-            await asyncio.wait({timer})
         self._woken.clear()
+
+    async def _wake_after(self, runtime: Runtime, timeout_s: float) -> None:
+        await runtime.sleep(timeout_s)
+        self._woken.set()
 
 
 class Topics:
