@@ -1,7 +1,13 @@
 """A scenario that has ended well must have proven its events."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from recording import recorded
+
+TESTS = Path(__file__).parents[1]
+sys.path += [str(TESTS / "simulation"), str(TESTS / "unit" / "data"), str(TESTS / "unit" / "daemons")]
 
 
 def pytest_configure(config):
