@@ -53,3 +53,10 @@ class DataListeners(Listeners):
             plane=plane,
         )
         self.sync.wire()
+
+
+def listen(router, daemon):
+    """Have a daemon hear what it hears while it runs; its cycles are the scenario's."""
+    for event, callback in daemon._get_event_subscriptions().items():
+        router.subscribe(event, callback, f"{daemon.name}.{event}")
+    return daemon

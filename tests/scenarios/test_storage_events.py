@@ -4,7 +4,7 @@ import asyncio
 import os
 
 from guards_world import World, nodes
-from machine import SYNC, DataListeners, Listeners
+from machine import SYNC, DataListeners, Listeners, listen
 from recording import scenario
 from test_data_consolidation import daemon_of as consolidation_of
 from test_data_consolidation import worked, world_of_shards
@@ -30,13 +30,6 @@ from ringrift.runtime import SystemRuntime
 
 AT_ONCE = BackupRules(gather_s=0.0, retry_s=0.001, retry_s_max=0.001)
 HOUR_S = 3600.0
-
-
-def listen(router, daemon):
-    """Have a daemon hear what it hears while it runs; its cycles are the test's."""
-    for event, callback in daemon._get_event_subscriptions().items():
-        router.subscribe(event, callback, f"{daemon.name}.{event}")
-    return daemon
 
 
 def of(world, daemon, node="a", **given):

@@ -1,6 +1,6 @@
 """Files on their way between nodes: what is sent when they arrive, fail, hang, come wrong or are old."""
 
-from machine import DataListeners, Listeners
+from machine import DataListeners, Listeners, listen
 from recording import scenario
 from sync_world import SyncWorld
 
@@ -123,9 +123,7 @@ def test_old_games_are_found_old_and_new_ones_new():
     async def story(world):
         plane = await world.start("n0", SyncStrategy.FRESHNESS)
         DataListeners(world.router, plane)
-        trigger = TrainingTriggerDaemon(router=world.router, runtime=world.runtime)
-        for event, callback in trigger._get_event_subscriptions().items():
-            world.router.subscribe(event, callback)
+        listen(world.router, TrainingTriggerDaemon(router=world.router, runtime=world.runtime))
         await world.make("n0", b"old games", games=5000, config=CONFIG, created_s=world.runtime.now_s() - 1e5)
         await world.runtime.sleep(HOUR_S)
         assert 1 <= len(told(world, "DATA_STALE")) <= HOUR_S / 60, "what it says does not wake it"
