@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from ringrift.events.router import get_router
 from ringrift.events.tracing import continued, extract
 from ringrift.files import HeldPath, hold_folder, private_umask
 from ringrift.process import process_scope
-from ringrift.runtime import Runtime, first_of, system_runtime
+from ringrift.runtime import Runtime, first_error, first_of, result_before, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.work.durations import get_duration_store
 from ringrift.work.job.folder import JobFolders
@@ -166,19 +167,10 @@ class Worker:
 
     async def _next_claim(self, claimant: Claimant, stop: asyncio.Event) -> Claim | None:
         config = self._context.config
-        claiming = asyncio.ensure_future(
-            self._context.engine.queue.claim(claimant, lease_s=config.lease_s, wait_s=config.claim_wait_s)
+        claiming = self._context.engine.queue.claim(
+            claimant, lease_s=config.lease_s, wait_s=config.claim_wait_s
         )
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if claiming.done():
-                return next(iter(claiming.result()), None)
-            return None
-        finally:
-            claiming.cancel()
-            stopping.cancel()
-            await asyncio.wait({claiming, stopping})
+        return next(iter(await result_before(claiming, stop.wait()) or ()), None)
 
     async def _carry_out(self, claim: Claim, stop: asyncio.Event) -> None:
         job = self._jobs[claim.token] = ClaimedJob(claim, self._context)
@@ -286,11 +278,9 @@ class Worker:
                 log.warning("worker.presence_not_told", error=str(error))
                 self._end_without_engine(stop)
             await runtime.sleep(TELL_S)
-            waiting = asyncio.ensure_future(self._changed.wait())
-            try:
-                await asyncio.wait({waiting}, timeout=WORKER_RENEW_S - TELL_S)
-            finally:
-                waiting.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WORKER_RENEW_S - TELL_S):
+                    await self._changed.wait()
 
     def _record(self, *, stopping: bool) -> WorkerRecord:
         config, memory = self._context.config, psutil.virtual_memory()
@@ -397,7 +387,6 @@ async def _work(config: WorkerConfig, parent: int | None) -> None:
         loop.add_signal_handler(number, _ask_to_stop, stop, this)
     settings, runtime, engine = get_settings(), system_runtime(), await get_engine()
     router = get_router()
-    watching = asyncio.ensure_future(_end_with(parent, this, runtime))
     host = JobHost(
         runtime,
         folder=settings.job_dir / HOSTS,
@@ -405,21 +394,24 @@ async def _work(config: WorkerConfig, parent: int | None) -> None:
         kinds=config.kinds,
         jobs_max=settings.job_host_jobs,
     )
+    context = WorkerContext(
+        config=config,
+        engine=engine,
+        runtime=runtime,
+        settings=settings,
+        folders=JobFolders(settings.job_dir),
+        events=WorkerEvents(router.publish, node=config.node),
+        durations=get_duration_store(),
+        host=host,
+    )
     try:
-        await router.start()
-        context = WorkerContext(
-            config=config,
-            engine=engine,
-            runtime=runtime,
-            settings=settings,
-            folders=JobFolders(settings.job_dir),
-            events=WorkerEvents(router.publish, node=config.node),
-            durations=get_duration_store(),
-            host=host,
-        )
-        await Worker(context).run(stop)
+        with first_error():
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(_end_with(parent, this, runtime))
+                await router.start()
+                await Worker(context).run(stop)
+                watching.cancel()
     finally:
-        watching.cancel()
         await host.close()
         await router.stop()
         await close_engine()
