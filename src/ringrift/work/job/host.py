@@ -39,8 +39,8 @@ from ringrift.jobs.host import (
 from ringrift.runtime import Child, Command, OutputPipe, Runtime
 from ringrift.setting_kinds import JobSettings
 from ringrift.task_owner import TaskOwner
-from ringrift.work.job.command import CONFIG_VARIABLE, OWN_VARIABLES, base_environment, job_argv
-from ringrift.work.worker.config import has_gpu_in_reach
+from ringrift.work.job.protocol import CONFIG_VARIABLE, OWN_VARIABLES, base_environment, job_argv
+from ringrift.work.worker.records import has_gpu_in_reach
 
 log = structlog.get_logger()
 

@@ -22,7 +22,6 @@ from ringrift.runtime import Runtime, first_error
 from ringrift.settings import Settings
 from ringrift.task_owner import TaskOwner
 from ringrift.work.durations import DurationStore, TaskOutcome
-from ringrift.work.job.command import end_processes_in, job_argv, job_environment
 from ringrift.work.job.folder import (
     DamagedInput,
     JobFolder,
@@ -36,6 +35,7 @@ from ringrift.work.job.folder import (
 )
 from ringrift.work.job.host import JobHost
 from ringrift.work.job.orders import SEALED_JOB, JobArtifact, JobOrder, JobReport, SealedJob, read_order
+from ringrift.work.job.protocol import end_processes_in, job_argv, job_environment
 from ringrift.work.job.runner import (
     RETRY_S,
     UNAVAILABLE_S,
@@ -49,9 +49,16 @@ from ringrift.work.job.runner import (
     judge,
     limits_for,
 )
-from ringrift.work.worker.config import WorkerConfig, may_compute_on_gpu
 from ringrift.work.worker.events import HEARTBEAT_S, WorkerEvents
-from ringrift.work.worker.records import RUNNING_RENEW_S, RUNNING_TTL_S, TELL_S, RunningRecord, running_key
+from ringrift.work.worker.records import (
+    RUNNING_RENEW_S,
+    RUNNING_TTL_S,
+    TELL_S,
+    RunningRecord,
+    WorkerConfig,
+    may_compute_on_gpu,
+    running_key,
+)
 
 # What all claims of a worker share.
 
