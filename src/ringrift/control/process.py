@@ -16,15 +16,16 @@ import msgspec
 import structlog
 
 from ringrift.control.lease import ControlLease, check_folder_is_free
-from ringrift.control.run_options import get_run_options, settle_run_options
+from ringrift.control.run_options import RunOptions, settle_run_options
 from ringrift.coordination.coordination_bootstrap import (
     SYSTEM_HEALTH,
     get_system_health,
     shutdown_all_coordinators,
     start_coordination,
 )
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
-from ringrift.daemons.manager import DaemonManager, get_daemon_manager
+from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import RequestCarrier
 from ringrift.daemons.types import DaemonType
 from ringrift.data.plane import close_data_plane
@@ -129,6 +130,7 @@ def _json(value: Any) -> bytes:
 
 
 CONTROL_NAME = "control"
+NOTHING_ASKED = RunOptions()
 SHUTDOWN_S_MAX = 30.0
 CANCEL_S_MAX = 10.0
 WORKERS_S_MAX = 60.0  # beyond the time that jobs get to seal what they have; a worker bounds both itself
@@ -147,7 +149,11 @@ class Started:
 
 
 async def run_control_process(
-    *, profile: str, stop: asyncio.Event, on_started: Callable[[Started], None]
+    *,
+    profile: str,
+    stop: asyncio.Event,
+    on_started: Callable[[Started], None],
+    options: RunOptions = NOTHING_ASKED,
 ) -> None:
     """Run the daemons of *profile* until *stop* is set.
 
@@ -156,11 +162,11 @@ async def run_control_process(
     """
     async with AsyncExitStack() as stack:
         _be_known_as_control()
-        engine, lease, keeping = await _take_control(stack, profile)
+        engine, lease, keeping = await _take_control(stack, profile, begin_anew=options.begin_anew)
         stack.push_async_callback(close_data_plane)
         reports = ReportWriter(engine.kv, system_runtime())
         stack.push_async_callback(reports.end)
-        choice = await settle_run_options(engine.kv)
+        choice = await settle_run_options(engine.kv, options)
         router = get_router()
         await router.start()
         stack.push_async_callback(router.stop)
@@ -195,14 +201,14 @@ async def run_control_process(
 
 
 async def _take_control(
-    stack: AsyncExitStack, profile: str
+    stack: AsyncExitStack, profile: str, *, begin_anew: bool
 ) -> tuple[Engine, ControlLease, asyncio.Task[None]]:
     """Open the engine as the one that controls it; also returns the task that ends when control is lost."""
     settings, runtime = get_settings(), system_runtime()
     guard = MasterLoopGuard(profile=profile)
     stack.callback(guard.release)
-    check_folder_is_free(guard, to_begin_anew=get_run_options().begin_anew)
-    if get_run_options().begin_anew:
+    check_folder_is_free(guard, to_begin_anew=begin_anew)
+    if begin_anew:
         await asyncio.to_thread(set_run_aside, settings, runtime.now_s())
     await asyncio.to_thread(check_not_lost, settings)
     engine = await get_engine()

@@ -53,7 +53,7 @@ from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.task_owner import TaskOwner
 
-__all__ = ["DaemonManager", "get_daemon_manager", "reset_daemon_manager"]
+__all__ = ["DaemonManager"]
 
 
 # From a registry row, or a user's factory, to a daemon that the supervisor can run.
@@ -558,13 +558,3 @@ def _loop_runs() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def get_daemon_manager(config: DaemonManagerConfig | None = None) -> DaemonManager:
-    """Return the manager of this process; see `DaemonManager.get_instance`."""
-    return DaemonManager.get_instance(config)
-
-
-def reset_daemon_manager() -> None:
-    """Forget the manager of this process."""
-    DaemonManager.reset_instance()
