@@ -55,7 +55,7 @@ _EVENTS = (
     "ringrift.events.catalog.emitters",
 )
 _HANDLERS = ("ringrift.events.handlers",)
-_MANAGER = ("ringrift.daemons.manager",)
+_MANAGER = ("ringrift.daemons.manager", "ringrift.coordination.daemon_manager")
 _DAEMON_TYPES = ("ringrift.daemons.types",)
 _DAEMON_REGISTRY = (
     "ringrift.daemons.registry",

@@ -39,7 +39,7 @@ from ringrift.settings import get_settings
 from ringrift.tls import own_files
 from ringrift.web.access import CODE_S, TOKEN_FILE
 from ringrift.web.address import Address, read_address
-from ringrift.work.emergency import get_emergency_stop
+from ringrift.work.limits import get_emergency_stop
 from ringrift.work.worker.records import WorkerRecord, live_workers, own_capability
 
 # Asking the control process that runs on this machine, if one does, and the link to its page.

@@ -33,10 +33,8 @@ from ringrift.control.run_options import (
     RunOptions,
     check_learning_libraries,
     current_choice,
-    get_run_options,
     parse_configs,
     parse_workers,
-    set_run_options,
 )
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import PROFILES
@@ -275,13 +273,11 @@ def run(
         limit_s = None if duration is None else parse_duration(duration)
         _check_profile(profile)
         live = not plain and console().is_terminal
-        set_run_options(
-            RunOptions(
-                configs=None if configs is None else parse_configs(configs),
-                workers=None if workers is None else parse_workers(workers),
-                open_browser=not no_open and live and has_display(os.environ),
-                begin_anew=begin_anew,
-            )
+        options = RunOptions(
+            configs=None if configs is None else parse_configs(configs),
+            workers=None if workers is None else parse_workers(workers),
+            open_browser=not no_open and live and has_display(os.environ),
+            begin_anew=begin_anew,
         )
         settings, runtime = get_settings(), system_runtime()
         check_data_folder()
@@ -298,7 +294,7 @@ def run(
             else:
                 log_to_stderr(logging.INFO)
                 view = PlainView(runtime)
-            asyncio.run(run_with_view(profile, view, limit_s=limit_s, runtime=runtime))
+            asyncio.run(run_with_view(profile, view, options, limit_s=limit_s, runtime=runtime))
             view.stopped()
         if full_disk().is_met:
             raise StorageFull(
@@ -319,7 +315,9 @@ def has_display(environ: Mapping[str, str]) -> bool:
     return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
-async def run_with_view(profile: str, view: View, *, limit_s: float | None, runtime: Runtime) -> None:
+async def run_with_view(
+    profile: str, view: View, options: RunOptions, *, limit_s: float | None, runtime: Runtime
+) -> None:
     """Run the control process until a signal or the time limit, and show how it is."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -328,8 +326,8 @@ async def run_with_view(profile: str, view: View, *, limit_s: float | None, runt
     started: asyncio.Future[Started] = loop.create_future()
     try:
         async with asyncio.TaskGroup() as group:
-            control = group.create_task(_control(profile, stop, started))
-            company = [group.create_task(_show(view, started, stop, runtime))]
+            control = group.create_task(_control(profile, options, stop, started))
+            company = [group.create_task(_show(view, started, stop, runtime, open_page=options.open_browser))]
             if limit_s is not None:
                 company.append(group.create_task(_stop_after(stop, limit_s, runtime)))
             control.add_done_callback(lambda _: [task.cancel() for task in company])
@@ -340,16 +338,20 @@ async def run_with_view(profile: str, view: View, *, limit_s: float | None, runt
         raise ours.exceptions[0] from None
 
 
-async def _control(profile: str, stop: asyncio.Event, started: asyncio.Future[Started]) -> None:
-    await run_control_process(profile=profile, stop=stop, on_started=started.set_result)
+async def _control(
+    profile: str, options: RunOptions, stop: asyncio.Event, started: asyncio.Future[Started]
+) -> None:
+    await run_control_process(profile=profile, stop=stop, on_started=started.set_result, options=options)
 
 
-async def _show(view: View, started: asyncio.Future[Started], stop: asyncio.Event, runtime: Runtime) -> None:
+async def _show(
+    view: View, started: asyncio.Future[Started], stop: asyncio.Event, runtime: Runtime, *, open_page: bool
+) -> None:
     view.starting()
     news = await started
     link = await asyncio.to_thread(_link)
     view.started(news, link)
-    if link is not None and get_run_options().open_browser:
+    if link is not None and open_page:
         await asyncio.to_thread(_open_page, link)
     reader, kv, next_s = RunReader(), (await get_engine()).kv, 0.0
     while not stop.is_set():

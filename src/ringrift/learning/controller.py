@@ -36,11 +36,10 @@ from ringrift.learning.judging.feedback import RatingCurves, config_view
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import ChampionPointers
 from ringrift.learning.pauses import Pauses, ReadPauses
-from ringrift.learning.plan.allocation import SELFPLAY, Capacity, Choice, Effort, choose
 from ringrift.learning.plan.diagnosis import STAGE as DIAGNOSE
 from ringrift.learning.plan.diagnosis import keep_reported
 from ringrift.learning.plan.orders import decided_by_cascade, source_name, source_of
-from ringrift.learning.plan.plan import plan, plan_next_games
+from ringrift.learning.plan.plan import SELFPLAY, Capacity, Choice, Effort, choose, plan, plan_next_games
 from ringrift.learning.plan.recall import has_recalled, shards_behind
 from ringrift.learning.plan.recomputation import BY_PLAN, worker_for
 from ringrift.learning.plan.recomputation import STAGE as RECOMPUTE

@@ -26,6 +26,7 @@ from ringrift.engine.work_rules import WORK_LEASES, HeldWork, work_lease
 from ringrift.errors import ConfigError, Conflict, LeaseLost, Unavailable
 from ringrift.learning.plan.stages import SlotHold
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.task_owner import TaskOwner
 
 log = structlog.get_logger()
 
@@ -76,7 +77,7 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True):
 class _Held:
     job: TrainingJob
     leases: tuple[NamedLease, ...]
-    keepers: tuple[asyncio.Task[None], ...]
+    keepers: TaskOwner  # renew the leases
 
 
 class TrainingSlots:
@@ -137,7 +138,9 @@ class TrainingSlots:
             model_version=model_version,
         )
         leases = (own, place)
-        keepers = tuple(asyncio.create_task(self._keep(job, lease), name=lease.name) for lease in leases)
+        keepers = TaskOwner(f"training slot {job.job_id}")
+        for lease in leases:
+            keepers.create_task(self._keep(job, lease), name=lease.name)
         self._held[job.job_id] = _Held(job, leases, keepers)
         await self._write(kv, job)
         log.info("training.slot_taken", job_id=job.job_id, config=config_key, token=token)
@@ -148,9 +151,7 @@ class TrainingSlots:
         held = self._held.pop(job_id, None)
         if held is None:
             return False
-        for keeper in held.keepers:
-            keeper.cancel()
-        await asyncio.wait(held.keepers, timeout=RELEASE_S)
+        await held.keepers.stop(RELEASE_S)
         async with asyncio.timeout(RELEASE_S):
             kv = (await self._open_engine()).kv
             if held.leases[0].held:

@@ -35,6 +35,7 @@ from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.ports import Blobs, Engine
 from ringrift.errors import ConfigError, Corrupt
+from ringrift.learning.doctor.checks import file_findings, store_findings
 from ringrift.learning.doctor.examination import (
     CONFIG_CHECKS,
     RUN_CHECKS,
@@ -44,7 +45,6 @@ from ringrift.learning.doctor.examination import (
     look_around,
 )
 from ringrift.learning.doctor.findings import Diagnosis, Finding, Level, Ward, keep_diagnosis
-from ringrift.learning.doctor.run_checks import file_findings, store_findings
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import ShardState
