@@ -254,7 +254,7 @@ PROFILE_HELP = f"Which daemons to run: {', '.join(PROFILES)}."
 
 @click.command()
 @click.option("--configs", help="Configs to learn, such as square8_2p,hex8_2p; else those of before.")
-@click.option("--workers", type=int, metavar="N", help="Jobs at a time; one a core if not given.")
+@click.option("--workers", type=int, metavar="N", help="Jobs at a time; one a core if not given; 0: none.")
 @click.option("--for", "duration", metavar="TIME", help="Stop after this time: 90s, 10m, 2h.")
 @on_data_folder
 @click.option("--profile", default="standard", show_default=True, help=PROFILE_HELP)
@@ -289,7 +289,7 @@ def run(
         # Before anything is written: a folder of an earlier version may be open to all.
         close_data_folder(settings)
         # Asked now: the first job would fail a minute later, in another process, with a traceback.
-        check_learning_libraries(settings)
+        check_learning_libraries(settings, workers=workers)
         with ExitStack() as stack:
             if live:
                 log_path = settings.data_dir / "logs" / "control.log"

@@ -209,8 +209,7 @@ class _Lessons:
         if (alike := self._recorded.names_all(places, legal)).all():
             flat = policies.probabilities[ragged_index(policies.offsets, places)[0]]
         else:
-            # Records of other programs may leave out actions of probability 0, or list them in another
-            # order.
+            # A record may leave out legal actions, or list them in another order.
             flat = np.zeros(len(legal.actions), dtype=np.float32)
             named, _ = ragged_index(policies.offsets, places[alike])
             flat[ragged_index(legal.offsets, np.flatnonzero(alike))[0]] = policies.probabilities[named]
