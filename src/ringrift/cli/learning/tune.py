@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from ringrift.learning.tuning import (
 )
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
+from ringrift.task_owner import TaskOwner
 from ringrift.work.job.command import job_argv, job_environment
 from ringrift.work.job.folder import JobFolder, lay_out
 from ringrift.work.job.orders import JobOrder
@@ -73,12 +73,13 @@ async def search_here(
         grace_s=settings.job_grace_period,
     )
     job = RunningJob(task, runtime=runtime)
-    watching = asyncio.ensure_future(_watch(job, runtime, tell))
+    # Beside the job, and not in a group with it: an error of the job must come out as it is.
+    beside = TaskOwner("tune")
+    beside.create_task(_watch(job, runtime, tell))
     try:
         end = await job.run()
     finally:
-        watching.cancel()
-        await asyncio.wait({watching})
+        await beside.stop(LOOK_S)
     verdict = judge(end, attempt=1)
     if verdict.fate is not Fate.COMPLETE or end.job_output.result is None:
         raise Conflict(f"the search did not end well: {verdict.error or 'it said nothing'}; see {place.log}")
