@@ -54,9 +54,9 @@ from ringrift.web.snapshot import RunReader
 
 log = structlog.get_logger()
 
-EVENTS_SHOWN = 8
+EVENTS_SHOWN = 8  # as many lines as the other half of the view has
 FIELDS_SHOWN = 4
-SUMMARY_EVERY_S = 30.0
+SUMMARY_EVERY_S = 30.0  # often enough to see that it lives, seldom enough for a log that is kept
 LINK_TEXT = "the live page, with the key to act; good once (`ringrift link` prints another):"
 BORDER_CHARS, BORDER_LINES = 4, 6
 _COLOURS = {
@@ -282,7 +282,9 @@ def run(
         settings, runtime = get_settings(), system_runtime()
         check_data_folder()
         os.umask(private_umask(settings.data_dir))  # for all that it starts, too
+        # Before anything is written: a folder of an earlier version may be open to all.
         close_data_folder(settings)
+        # Asked now: the first job would fail a minute later, in another process, with a traceback.
         check_learning_libraries(settings, workers=workers)
         with ExitStack() as stack:
             if live:
@@ -310,6 +312,7 @@ def _check_profile(profile: str) -> None:
 
 def has_display(environ: Mapping[str, str]) -> bool:
     """Whether a browser would open in front of whoever sits at this terminal."""
+    # A display that is forwarded would open a browser on the far machine, slowly.
     if environ.get("SSH_CONNECTION"):
         return False
     return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
@@ -330,11 +333,13 @@ async def run_with_view(
             company = [group.create_task(_show(view, started, stop, runtime, open_page=options.open_browser))]
             if limit_s is not None:
                 company.append(group.create_task(_stop_after(stop, limit_s, runtime)))
+            # The control process decides when it is over; view and timer only keep it company.
             control.add_done_callback(lambda _: [task.cancel() for task in company])
     except ExceptionGroup as failures:
         ours, others = failures.split(RingRiftError)
         if ours is None or others is not None:
             raise
+        # One error in words is what the user can act on; others of the same cause repeat it.
         raise ours.exceptions[0] from None
 
 
@@ -349,6 +354,7 @@ async def _show(
 ) -> None:
     view.starting()
     news = await started
+    # In a thread, because asking over HTTP blocks.
     link = await asyncio.to_thread(_link)
     view.started(news, link)
     if link is not None and open_page:
@@ -378,7 +384,7 @@ def _open_page(link: str) -> None:
     """Have a browser open a file that leads on: other users can read its command line, but not the file."""
     path = get_settings().data_dir / LINK_FILE
     try:
-        remove_file(path)
+        remove_file(path)  # one of an earlier run; its code is used up
         with os.fdopen(
             open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8"
         ) as file:
