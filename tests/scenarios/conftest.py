@@ -1,7 +1,13 @@
 """A scenario that has ended well must have proven its events."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from recording import recorded
+
+for folder in ("simulation", "unit/work"):  # their worlds
+    sys.path.append(str(Path(__file__).parents[1] / folder))
 
 
 def pytest_configure(config):
@@ -13,6 +19,12 @@ def recording(monkeypatch, own_process_scope):
     """Who sent and who received which event during the test."""
     with recorded(monkeypatch) as found:
         yield found
+
+
+@pytest.fixture
+def events(request):
+    """The events that the scenario is about."""
+    return request.node.get_closest_marker("scenario").args
 
 
 @pytest.hookimpl(wrapper=True)
