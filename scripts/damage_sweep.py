@@ -83,7 +83,7 @@ from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings, load_settings
 from ringrift.tls import own_files
-from ringrift.web.probes import http_token
+from ringrift.web.server import http_token
 
 RUNTIME = system_runtime()
 DAMAGES = ("cut", "emptied", "deleted", "older")
@@ -101,7 +101,7 @@ WHY_MAX = 1_000
 CASE_S_MAX = 600.0
 PROGRESS_S = 2.0
 READ_BY_REPLAY = ("database", "write-ahead log", "index of the log", "high-water mark", "settings")
-RULES = "ringrift.games.ringrift.trace"
+RULES = "ringrift.games.tool"
 RESTORED = "restored"  # the folder of a copy into which its archive is restored
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from app._hook import PlannedModule
+from app._table import PlannedModule
 from ringrift.capabilities import capability
 from ringrift.daemons.manager import get_daemon_manager
 from ringrift.daemons.types import DaemonType

@@ -15,7 +15,7 @@ from ringrift.coordination.master_loop_guard import MasterLoopGuard, read_master
 from ringrift.daemons.restarts import JsonLedger, RestartRecord
 from ringrift.data.protection.promise_store import DATABASE, PromiseStore
 from ringrift.engine.opening import memory_engine, open_engine
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.errors import AlreadyExists, Unavailable
 from ringrift.files import (
     HeldPath,

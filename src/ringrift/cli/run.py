@@ -49,7 +49,7 @@ from ringrift.learning.run_status import RunStatus
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.web.address import read_address
-from ringrift.web.run_reader import RunReader
+from ringrift.web.snapshot import RunReader
 
 # What `ringrift run` shows: a live picture at a terminal, log lines elsewhere.
 
@@ -254,7 +254,7 @@ PROFILE_HELP = f"Which daemons to run: {', '.join(PROFILES)}."
 
 @click.command()
 @click.option("--configs", help="Configs to learn, such as square8_2p,hex8_2p; else those of before.")
-@click.option("--workers", type=int, metavar="N", help="Jobs at a time; one a core if not given.")
+@click.option("--workers", type=int, metavar="N", help="Jobs at a time; one a core if not given; 0: none.")
 @click.option("--for", "duration", metavar="TIME", help="Stop after this time: 90s, 10m, 2h.")
 @on_data_folder
 @click.option("--profile", default="standard", show_default=True, help=PROFILE_HELP)
@@ -287,7 +287,7 @@ def run(
         check_data_folder()
         os.umask(private_umask(settings.data_dir))  # for all that it starts, too
         close_data_folder(settings)
-        check_learning_libraries(settings)
+        check_learning_libraries(settings, workers=workers)
         with ExitStack() as stack:
             if live:
                 log_path = settings.data_dir / "logs" / "control.log"

@@ -246,6 +246,9 @@ async def _together(*work: Coroutine[Any, Any, None]) -> None:
 
 
 def _workers(slots: int, lease: ControlLease) -> list[LocalWorker]:
+    """None for a run whose work is done elsewhere, or by programs that tell of their files with events."""
+    if not slots:
+        return []
     settings = get_settings()
     return local_workers(
         system_runtime(),
@@ -274,7 +277,8 @@ async def _end(workers: list[asyncio.Task[None]]) -> None:
     """Let the jobs seal what they have; the workers bound the time for that themselves."""
     for worker in workers:
         worker.cancel()
-    await asyncio.wait(workers)
+    if workers:
+        await asyncio.wait(workers)
     for worker in workers:
         if not worker.cancelled() and (error := worker.exception()) is not None:
             raise error

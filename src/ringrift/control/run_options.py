@@ -93,8 +93,8 @@ def parse_configs(text: str) -> tuple[str, ...]:
 
 
 def parse_workers(count: int) -> int:
-    if not 1 <= count <= WORKERS_MAX:
-        raise ConfigError(f"--workers is {count}; it must be from 1 to {WORKERS_MAX}")
+    if not 0 <= count <= WORKERS_MAX:
+        raise ConfigError(f"--workers is {count}; it must be from 0 to {WORKERS_MAX}")
     return count
 
 
@@ -130,10 +130,13 @@ OWN_KINDS = ("selfplay", "validate", "export", "train", "evaluate")
 
 
 def check_learning_libraries(
-    settings: Settings, *, is_there: Callable[[str], bool] = lambda name: find_spec(name) is not None
+    settings: Settings,
+    *,
+    workers: int | None = None,
+    is_there: Callable[[str], bool] = lambda name: find_spec(name) is not None,
 ) -> None:
-    """Raise `ConfigError` if a kind of job that is ours lacks what it imports."""
-    ours = [kind for kind in OWN_KINDS if not settings.job(kind).command]
+    """Raise `ConfigError` if a kind of job that is ours lacks what it imports; with 0 *workers* none is."""
+    ours = [kind for kind in OWN_KINDS if workers != 0 and not settings.job(kind).command]
     missing = [name for name in LIBRARIES if ours and not is_there(name)]
     if missing:
         raise ConfigError(

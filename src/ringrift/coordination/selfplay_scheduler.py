@@ -40,6 +40,7 @@ from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import ConfigSeen, RunSeen, read_run
+from ringrift.learning.intake import is_claim
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import AWAY, STRAINED, ConfigSignals, NodeNote, NodeNotes, heard_by
 from ringrift.work.shares import (
@@ -148,7 +149,8 @@ class SelfplayScheduler(StageDaemon):
 
     async def _on_event(self, event: RouterEvent) -> None:
         name = event.event_type
-        if event.payload.get("config_key") or "node_id" not in event.payload:
+        of_a_config = event.payload.get("config_key") or "node_id" not in event.payload
+        if of_a_config and not is_claim(event):
             self.signals.note(event)
         if name in _NODE_AWAY.split():
             self.nodes.note(event, AWAY)

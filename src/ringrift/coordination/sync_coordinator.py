@@ -22,8 +22,6 @@ from ringrift.data.sync.cluster_view import (
     ClusterView,
     HostHistory,
     NodeReportCollector,
-    SyncHistory,
-    SyncRecord,
     get_node_reports,
     read_cluster_view,
 )
@@ -356,12 +354,6 @@ class SyncScheduler:
 
     def get_host_states(self) -> list[HostState]:
         return run_blocking(self.hosts())
-
-    def get_sync_history(self, host: str | None = None, limit: int = 100) -> list[SyncRecord]:
-        """What became of the last syncs, newest last."""
-        plane = self._plane or get_data_plane()
-        records = run_blocking(SyncHistory(plane.kv, plane.runtime).records())
-        return [each for each in records if host in (None, each.host)][-limit:]
 
     def health_check(self) -> HealthCheckResult:
         status = self.get_cluster_status()

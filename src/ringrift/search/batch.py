@@ -26,13 +26,13 @@ from ringrift.search.core.rooting import (
     SEED,
     Roots,
 )
-from ringrift.search.core.selection import Selection
 from ringrift.search.core.tree import (
     EDGES,
     NODES,
     NONE,
     ROOT,
     UNKNOWN,
+    Selection,
     make_tree,
     with_room,
 )

@@ -532,7 +532,7 @@ def test_a_report_of_one_config_as_markdown(tmp_path):
         (("--configs", "chess_2p"), "'chess_2p' is no config; there are connect_four_2p"),
         (("--configs", "square8_7p"), "'square8_7p' is no config"),
         (("--configs", ","), "no config is named"),
-        (("--workers", "0"), "--workers is 0; it must be from 1"),
+        (("--workers", "-1"), "--workers is -1; it must be from 0"),
         (("--for", "soon"), "--for is 'soon'"),
     ],
 )

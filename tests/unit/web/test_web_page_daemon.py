@@ -17,7 +17,7 @@ from ringrift.learning.run_status import STATUS_KEY
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import SampleRun
-from ringrift.web.probes import HealthServerDaemon, http_token
+from ringrift.web.server import HealthServerDaemon, http_token
 from ringrift.web.snapshot import FRESH_S, UNASKED_S
 
 

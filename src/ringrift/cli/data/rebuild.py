@@ -23,7 +23,7 @@ from ringrift.data.nodes import read_nodes
 from ringrift.data.protection.integrity import KNOWN_KINDS
 from ringrift.engine.opening import allow_new_database, close_engine, get_engine
 from ringrift.engine.ports import Engine, Entry, KeyValue
-from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of
+from ringrift.engine.sqlite.blobs import BlobFolder, digest_of
 from ringrift.errors import AlreadyExists, ConfigError, Conflict, Corrupt, RingRiftError
 from ringrift.learning.facts.facts import AnyFact
 from ringrift.learning.facts.high_water import ConfigMark

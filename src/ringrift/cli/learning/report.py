@@ -20,7 +20,7 @@ from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError, StorageReadOnly
 from ringrift.learning.run_status import ConfigStatus, Curve, RunStatus, cost_rows
 from ringrift.runtime import system_runtime
-from ringrift.web.run_reader import read_run_status
+from ringrift.web.snapshot import read_run_status
 
 # A rating curve with its interval as a picture that needs nothing else.
 

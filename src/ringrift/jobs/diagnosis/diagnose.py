@@ -18,8 +18,11 @@ import torch
 
 from ringrift.games.contract import Game, LegalActions
 from ringrift.games.registry import load_game
-from ringrift.jobs.diagnosis.data import Symptom, check_calibration, check_games, check_hold_out
-from ringrift.jobs.diagnosis.network import (
+from ringrift.jobs.diagnosis.checks import (
+    Symptom,
+    check_calibration,
+    check_games,
+    check_hold_out,
     check_labels,
     check_network_symmetry,
     check_overfit,
@@ -31,8 +34,8 @@ from ringrift.jobs.files import describe, seal_json
 from ringrift.jobs.frame import Job, JobSpec, Outcome, Params, run_job
 from ringrift.jobs.samples.plan import HOLD_OUT
 from ringrift.jobs.training.rows import SampleFile, SampleSet, TrainingRows
+from ringrift.network.architecture import ModelCard
 from ringrift.network.evaluator import sample_positions
-from ringrift.network.metadata import ModelCard
 from ringrift.network.model import ResidualNet
 from ringrift.network.storage import load_model
 

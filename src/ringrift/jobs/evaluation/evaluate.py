@@ -36,15 +36,18 @@ from ringrift.jobs.shards.storage import ShardWriter
 from ringrift.players.matches import Tally
 from ringrift.players.specs import baselines
 from ringrift.statistics.match_evidence import (
+    PAIR_OUTCOMES,
     AllGames,
+    EloScale,
     Evidence,
     FloorTest,
     MatchTest,
     MatchVerdict,
     SequentialTest,
+    SprtConfig,
+    Verdict,
 )
-from ringrift.statistics.shares import elo_difference
-from ringrift.statistics.sprt import PAIR_OUTCOMES, EloScale, SprtConfig, Verdict
+from ringrift.statistics.ratings import elo_difference
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Rate = Annotated[float, msgspec.Meta(gt=0, lt=0.5)]

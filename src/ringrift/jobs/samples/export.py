@@ -25,17 +25,18 @@ from ringrift.games.registry import load_game
 from ringrift.jobs.files import alone, describe, file_sha256, read_json, sealing
 from ringrift.jobs.frame import Job, JobSpec, Outcome, Params, run_job
 from ringrift.jobs.kinds import ExitCode
-from ringrift.jobs.samples.layout import (
+from ringrift.jobs.samples.npz_files import (
     DRAW_WEIGHTS,
     FEATURES,
     SEATS_MAX,
     Codes,
     Columns,
+    SampleWriter,
     Targets,
+    check_samples,
     later_values,
     scalars,
 )
-from ringrift.jobs.samples.npz_files import SampleWriter, check_samples
 from ringrift.jobs.samples.plan import (
     DAY_S,
     HOLD_OUT,

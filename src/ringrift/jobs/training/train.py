@@ -27,19 +27,22 @@ from ringrift.jobs.files import alone, describe, file_sha256, scratch_folder, se
 from ringrift.jobs.frame import Job, JobSpec, Outcome, Params, params_as_json, run_job
 from ringrift.jobs.kinds import ExitCode
 from ringrift.jobs.samples.plan import HOLD_OUT
-from ringrift.jobs.training.epochs import Epochs, EpochsConfig, EpochsState, state_facts
 from ringrift.jobs.training.learner import (
+    Epochs,
+    EpochsConfig,
+    EpochsState,
     Learner,
     LearnerConfig,
     LearningRate,
     learner_tensors,
     read_checkpoint,
     restore_learner,
+    state_facts,
     write_checkpoint,
 )
 from ringrift.jobs.training.rows import SampleFile, SampleSet
+from ringrift.network.architecture import ModelCard, card_path, read_card
 from ringrift.network.evaluator import has_bfloat16
-from ringrift.network.metadata import ModelCard, card_path, read_card
 from ringrift.network.model import ResidualNet, build, chosen_device
 from ringrift.network.storage import SUFFIX, load_model, save_model, take_over
 

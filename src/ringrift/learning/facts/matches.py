@@ -1,4 +1,4 @@
-"""Games between players, as the jobs `evaluate` and `tournament` report them."""
+"""Games between players, as the jobs `evaluate` and `tournament` report them, and files of a user's own."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _MODEL = "model:"
 _PAIR_COUNTS = 5
+SCORE_TOLERANCE = 0.001  # people round
+OFFERED_MATCHES_MAX = 100
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 PairCounts = tuple[int, int, int, int, int]
@@ -64,6 +66,36 @@ class _Pair(_Results, frozen=True, kw_only=True):
     """One pair of a tournament."""
 
     players: tuple[str, str]
+
+
+class OfferedMatch(_Played, frozen=True, kw_only=True):
+    """One match in a file of somebody else: nothing of it is believed that its own numbers contradict."""
+
+    def __post_init__(self) -> None:
+        super(_Played, self).__post_init__()
+        if self.players != 2:
+            return  # among copies a place is no win or loss; `places` is what counts
+        if not self.games or self.wins + self.draws + self.losses != self.games:
+            raise ValueError(f"{self.wins} + {self.draws} + {self.losses} results of {self.games} games")
+        points = self.wins + self.draws / 2
+        if abs(self.score - points / self.games) > SCORE_TOLERANCE:
+            raise ValueError(f"a score of {self.score} for {points} points of {self.games} games")
+        if not self.pairs:
+            return
+        of_pairs = sum(count * half / 2 for half, count in enumerate(self.pairs))
+        left = self.games - 2 * sum(self.pairs)  # games whose opening was not played from the other seat
+        if not of_pairs <= points <= of_pairs + left:
+            raise ValueError(f"pairs {list(self.pairs)} for {points} points of {self.games} games")
+
+
+class OfferedResults(msgspec.Struct, frozen=True, kw_only=True):
+    """A file with results of an evaluation, in the words of the job `evaluate`."""
+
+    config: str
+    model_sha256: str  # of the weights
+    matches: Annotated[tuple[OfferedMatch, ...], msgspec.Meta(min_length=1, max_length=OFFERED_MATCHES_MAX)]
+    # Of the search with which the model played; None: as in the run's own matches.
+    simulations: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
 
 
 class _EvaluateFields(msgspec.Struct, frozen=True, kw_only=True):

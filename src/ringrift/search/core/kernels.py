@@ -21,7 +21,6 @@ from ringrift.search.core.rooting import (
     root_values,
     surprise_of,
 )
-from ringrift.search.core.selection import Selection, best_by_gumbel, best_by_puct, to_probabilities
 from ringrift.search.core.tree import (
     ACTION,
     ALL_EDGES,
@@ -46,12 +45,16 @@ from ringrift.search.core.tree import (
     Floats64,
     Ints,
     Longs,
+    Selection,
     Tree,
     back_up,
+    best_by_gumbel,
+    best_by_puct,
     keep_branch,
     reset_node,
     set_state,
     spread_proof,
+    to_probabilities,
 )
 
 FINGERPRINT = source_fingerprint(Path(__file__).parent)

@@ -7,7 +7,6 @@ themselves in the order in which they were reached.
 from __future__ import annotations
 
 from ringrift.games.compiled import compiled
-from ringrift.games.ringrift.core.cells import code_at, holds_buried
 from ringrift.games.ringrift.core.geometry import (
     BORDER_SIDES,
     PAD,
@@ -33,6 +32,8 @@ from ringrift.games.ringrift.core.layout import (
     TERR,
     Actions,
     Words,
+    code_at,
+    holds_buried,
     to_int,
 )
 
