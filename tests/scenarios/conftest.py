@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from recording import recorded
 
-TESTS = Path(__file__).parents[1]
-sys.path += [str(TESTS / "simulation"), str(TESTS / "unit" / "data"), str(TESTS / "unit" / "daemons")]
+for folder in ("simulation", "unit/daemons", "unit/data", "unit/work"):  # their worlds
+    sys.path.append(str(Path(__file__).parents[1] / folder))
 
 
 def pytest_configure(config):
@@ -19,6 +19,12 @@ def recording(monkeypatch, own_process_scope):
     """Who sent and who received which event during the test."""
     with recorded(monkeypatch) as found:
         yield found
+
+
+@pytest.fixture
+def events(request):
+    """The events that the scenario is about."""
+    return request.node.get_closest_marker("scenario").args
 
 
 @pytest.hookimpl(wrapper=True)
