@@ -182,6 +182,7 @@ async def run_control_process(
         if results is None:
             return
         members.complete()
+        _tell_elected(lease)
         serving = TaskOwner("requests and reports")
         stack.push_async_callback(_end, serving, CANCEL_S_MAX)
         workers = TaskOwner("local workers")
@@ -198,6 +199,24 @@ async def run_control_process(
         )
         # There is no time limit to a run. An error of what is kept running is raised as that ends.
         await first_of(stop.wait(), asyncio.wait(kept, return_when=asyncio.FIRST_COMPLETED))
+        if keeping.done() and not keeping.cancelled():
+            await _tell_lost(lease, str(keeping.exception()))
+
+
+def _tell_elected(lease: ControlLease) -> None:
+    """This process has found its store whole and leads by its lease; whoever follows the leader looks."""
+    me, term, router = get_settings().node_name or lease.me.host, lease.guard.revision, get_router()
+    validated = {"node_id": me, "epoch": term, "valid": True}
+    router.publish_sync("STARTUP_STATE_VALIDATED", validated, CONTROL_NAME)
+    before = {} if lease.before is None else {"previous_leader": lease.before.host}
+    router.publish_sync("LEADER_ELECTED", {"leader_id": me, "term": term, **before}, CONTROL_NAME)
+
+
+async def _tell_lost(lease: ControlLease, reason: str) -> None:
+    """Inside this process only: it may write nothing more, and others see who leads by the lease."""
+    me = get_settings().node_name or lease.me.host
+    lost = {"old_leader_id": me, "reason": reason, "term": lease.guard.revision}
+    await get_router().publish("LEADER_LOST", lost, CONTROL_NAME, route_to_cross_process=False)
 
 
 async def _take_control(
