@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Mapping, MutableMapping, Sequence
+from collections.abc import Coroutine, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -286,15 +286,13 @@ class LogStderr:
         """Every line is written at once."""
 
 
-async def first_of(*waits: Awaitable[object]) -> None:
-    """Wait until one of *waits* is over, and end the others."""
-    tasks = [asyncio.ensure_future(each) for each in waits]
-    try:
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of *waits* is over, and end the others. Meant for waits that cannot fail."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(each) for each in waits]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
 
 
 def system_runtime() -> Runtime:

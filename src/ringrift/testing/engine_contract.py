@@ -327,11 +327,11 @@ class KeyValueContract:
     async def test_a_watch_sees_changes_of_every_handle_in_order(self, bench: EngineBench) -> None:
         watcher, writer = (await bench.open()).kv, (await bench.open()).kv
         start = await writer.put("x/a", b"0")
-        async with aclosing(watcher.watch("x/", after=start)) as changes:
+        async with aclosing(watcher.watch("x/", after=start)) as changes, asyncio.TaskGroup() as group:
             revisions = [await writer.put("x/b", b"1")]
             assert await _next(changes) == Change(key="x/b", value=b"1", revision=revisions[0])
             await writer.put("y/c", b"elsewhere")
-            waiting = asyncio.create_task(_next(changes))
+            waiting = group.create_task(_next(changes))
             await bench.settle()
             revision = await writer.put("x/a", b"2")
             assert await waiting == Change(key="x/a", value=b"2", revision=revision)
@@ -368,8 +368,8 @@ class KeyValueContract:
     async def test_a_watch_from_now_on_sees_nothing_older(self, bench: EngineBench) -> None:
         kv = (await bench.open()).kv
         await kv.put("a", b"old")
-        async with aclosing(kv.watch()) as changes:
-            waiting = asyncio.create_task(_next(changes))
+        async with aclosing(kv.watch()) as changes, asyncio.TaskGroup() as group:
+            waiting = group.create_task(_next(changes))
             await bench.settle()
             revision = await kv.put("a", b"new")
             assert await waiting == Change(key="a", value=b"new", revision=revision)
@@ -386,8 +386,8 @@ class KeyValueContract:
     async def test_a_watch_sees_expiry(self, bench: EngineBench) -> None:
         kv = (await bench.open()).kv
         start = await kv.put("a", b"1", ttl_s=5)
-        async with aclosing(kv.watch(after=start)) as changes:
-            waiting = asyncio.create_task(_next(changes))
+        async with aclosing(kv.watch(after=start)) as changes, asyncio.TaskGroup() as group:
+            waiting = group.create_task(_next(changes))
             await bench.settle()
             await bench.pass_time(6)
             change = await waiting
@@ -580,10 +580,11 @@ class EventLogContract:
 
     async def test_waiting_ends_with_the_next_event_of_any_handle(self, bench: EngineBench) -> None:
         reader, writer = await bench.open(), await bench.open()
-        waiting = asyncio.create_task(reader.events.wait(after=0, timeout_s=30))
-        await bench.settle()
-        (appended,) = await writer.events.append([event("a")])
-        assert await asyncio.wait_for(waiting, 30) == appended.seq
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(reader.events.wait(after=0, timeout_s=30))
+            await bench.settle()
+            (appended,) = await writer.events.append([event("a")])
+            assert await asyncio.wait_for(waiting, 30) == appended.seq
 
     async def test_waiting_ends_at_its_time_out(self, bench: EngineBench) -> None:
         log = (await bench.open()).events

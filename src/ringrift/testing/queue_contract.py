@@ -98,11 +98,12 @@ class HoldingContract:
         worker, person = await bench.open(), await bench.open()
         await person.kv.put(hold_key("g"), b"{}")
         await add(person.queue, id="a", group="g")
-        waiting = asyncio.ensure_future(worker.queue.claim(ANY, lease_s=LEASE_S, wait_s=600))
-        await bench.settle()
-        assert not waiting.done()
-        await person.kv.delete(hold_key("g"))
-        assert [claim.id for claim in await asyncio.wait_for(waiting, 30)] == ["a"]
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(worker.queue.claim(ANY, lease_s=LEASE_S, wait_s=600))
+            await bench.settle()
+            assert not waiting.done()
+            await person.kv.delete(hold_key("g"))
+            assert [claim.id for claim in await asyncio.wait_for(waiting, 30)] == ["a"]
 
     async def test_a_hold_with_an_end_ends_by_itself(self, bench: EngineBench) -> None:
         engine = await bench.open()
@@ -273,10 +274,11 @@ class HandingContract:
 
     async def test_waiting_ends_with_work_from_any_handle(self, bench: EngineBench) -> None:
         worker, producer = (await bench.open()).queue, (await bench.open()).queue
-        waiting = asyncio.create_task(worker.claim(ANY, lease_s=LEASE_S, wait_s=30))
-        await bench.settle()
-        item_id = await add(producer)
-        (claim,) = await asyncio.wait_for(waiting, 30)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(worker.claim(ANY, lease_s=LEASE_S, wait_s=30))
+            await bench.settle()
+            item_id = await add(producer)
+            (claim,) = await asyncio.wait_for(waiting, 30)
         assert claim.id == item_id
 
     async def test_waiting_ends_at_its_time_out(self, bench: EngineBench) -> None:
@@ -289,20 +291,23 @@ class HandingContract:
         await must_claim(queue, lease_s=300)  # so long that a slow machine does not reach it before its turn
         await add(queue, id="delayed", delay_s=10)
         for expected, after_s in (("delayed", 11), ("leased", 300)):
-            waiting = asyncio.create_task(queue.claim(ANY, lease_s=5000, wait_s=500))
-            await bench.settle()
-            await bench.pass_time(after_s)
-            (claim,) = await asyncio.wait_for(waiting, 120)
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(queue.claim(ANY, lease_s=5000, wait_s=500))
+                await bench.settle()
+                await bench.pass_time(after_s)
+                (claim,) = await asyncio.wait_for(waiting, 120)
             assert claim.id == expected
 
     async def test_of_many_who_wait_each_gets_its_own(self, bench: EngineBench) -> None:
         engines: list[Engine] = [await bench.open() for _ in range(3)]
-        waiting = [
-            asyncio.create_task(engines[n % 3].queue.claim(ANY, lease_s=LEASE_S, wait_s=30)) for n in range(9)
-        ]
-        await bench.settle()
-        ids = await engines[0].queue.add([NewWork(kind="k") for _ in range(9)])
-        claimed = [claim.id for claims in await asyncio.gather(*waiting) for claim in claims]
+        async with asyncio.TaskGroup() as group:
+            waiting = [
+                group.create_task(engines[n % 3].queue.claim(ANY, lease_s=LEASE_S, wait_s=30))
+                for n in range(9)
+            ]
+            await bench.settle()
+            ids = await engines[0].queue.add([NewWork(kind="k") for _ in range(9)])
+        claimed = [claim.id for claims in waiting for claim in claims.result()]
         assert sorted(claimed) == sorted(ids)
 
 
@@ -502,17 +507,18 @@ class EndsContract:
         assert await reader.ended(after=0, limit=10, wait_s=0.01) == []
         await queue.add([NewWork(kind="k", id=name, attempts_max=1) for name in ("done", "expired")])
         claim, _ = await queue.claim(ANY, lease_s=LEASE_S, limit=2)
-        waiting = asyncio.ensure_future(reader.ended(after=0, limit=10, wait_s=100))
-        await bench.settle()
-        assert not waiting.done(), "a claim is no end"
-        await queue.complete("done", token=claim.token)
-        (done,) = await waiting
-        assert done.item.id == "done"
-        waiting = asyncio.ensure_future(reader.ended(after=done.number, limit=10, wait_s=100))
-        await bench.settle()
-        await bench.pass_time(LEASE_S + 1)
-        await queue.expire()
-        (expired,) = await waiting
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(reader.ended(after=0, limit=10, wait_s=100))
+            await bench.settle()
+            assert not waiting.done(), "a claim is no end"
+            await queue.complete("done", token=claim.token)
+            (done,) = await waiting
+            assert done.item.id == "done"
+            waiting = group.create_task(reader.ended(after=done.number, limit=10, wait_s=100))
+            await bench.settle()
+            await bench.pass_time(LEASE_S + 1)
+            await queue.expire()
+            (expired,) = await waiting
         assert (expired.item.id, expired.item.state) == ("expired", WorkState.DEAD)
 
     async def test_what_is_tried_again_has_not_ended(self, bench: EngineBench) -> None:
@@ -633,10 +639,11 @@ class WorkQueueContract(HandingContract, HoldingContract, LeaseContract, EndsCon
         queue, other = (await bench.open()).queue, (await bench.open()).queue
         await queue.add([NewWork(kind="k", id="a"), NewWork(kind="k", id="b", after=("a",))])
         claim = await must_claim(queue)
-        waiting = asyncio.create_task(other.claim(ANY, lease_s=LEASE_S, wait_s=30))
-        await bench.settle()
-        await queue.complete("a", token=claim.token)
-        assert [c.id for c in await asyncio.wait_for(waiting, 30)] == ["b"]
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(other.claim(ANY, lease_s=LEASE_S, wait_s=30))
+            await bench.settle()
+            await queue.complete("a", token=claim.token)
+            assert [c.id for c in await asyncio.wait_for(waiting, 30)] == ["b"]
 
     async def test_a_delay_still_holds_after_the_dependency(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue

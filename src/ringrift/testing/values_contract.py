@@ -523,11 +523,15 @@ class PortValuesContract:
     async def test_closing_ends_the_watches(self, bench: EngineBench) -> None:
         engine = await bench.open()
         changes = engine.kv.watch("nothing/")
-        waiting = asyncio.ensure_future(anext(changes))
-        await bench.settle()
-        await engine.close()
-        with pytest.raises(RingRiftError):
-            await asyncio.wait_for(waiting, 30)
+
+        async def watch_to_the_end() -> None:
+            with pytest.raises(RingRiftError):
+                await asyncio.wait_for(anext(changes), 30)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch_to_the_end())
+            await bench.settle()
+            await engine.close()
 
 
 def _exactly(found: Any, given_: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import DATA_TYPES, Artifact, ArtifactKind, Receipt, kinds_of
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of, kinds_of
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView, games_in
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane, get_data_plane
@@ -82,11 +82,6 @@ class NodeHoldings:
     games: int
     size_bytes: int
     by_kind: Mapping[str, int]
-
-
-def data_type_of(kind: ArtifactKind) -> str:
-    """Return "games", "models" or "npz", and "all" for a kind that is none of them."""
-    return next((name for name, kinds in DATA_TYPES.items() if name != "all" and kind in kinds), "all")
 
 
 def receivers_of(data_type: str, holder: str, nodes: Iterable[DataNode]) -> list[DataNode]:

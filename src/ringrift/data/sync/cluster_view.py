@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 
-from ringrift.data.artifacts import Artifact
+from ringrift.data.artifacts import Artifact, data_type_of
 from ringrift.data.kv_records import KvRecords
-from ringrift.data.manifest.catalog import data_type_of
 from ringrift.data.manifest.store import DiskState, DiskStates, ManifestView, is_given_up
 from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ringrift.data.artifacts import Artifact, ArtifactKind
-from ringrift.data.manifest.catalog import data_type_of
+from ringrift.data.artifacts import Artifact, ArtifactKind, data_type_of
 from ringrift.data.manifest.store import games_in, is_made_by
 from ringrift.data.nodes import DataNode
 from ringrift.data.sync.cluster_view import ClusterView

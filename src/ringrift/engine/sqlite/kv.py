@@ -18,7 +18,7 @@ from ringrift.engine.sqlite import queries as sql
 from ringrift.engine.sqlite.schema import EntryRow, check_entry, of_entry
 from ringrift.engine.sqlite.store import Query, Store
 from ringrift.engine.sqlite.writer import Transaction
-from ringrift.engine.waiting import KV, QUEUE
+from ringrift.engine.waiting import KV, QUEUE, kv_topic
 from ringrift.engine.work_rules import changes_holds
 from ringrift.errors import AlreadyExists, RevisionMismatch
 
@@ -117,7 +117,7 @@ class SqliteKeyValue:
             return found or None, next_due_s
 
         while True:
-            changes = await self._store.wait(look, topic=KV, timeout_s=math.inf)
+            changes = await self._store.wait(look, topic=kv_topic(prefix), timeout_s=math.inf)
             for change in changes or ():
                 after = change.revision
                 yield change
@@ -196,7 +196,7 @@ def _put(tx: Transaction, key: str, value: bytes | None, ttl_s: float | None) ->
     expires_s = None if ttl_s is None else tx.now_s + ttl_s
     checksum = of_entry(key, revision, expires_s, value)
     tx.db.execute(sql.STORE_ENTRY, (key, revision, expires_s, tx.now_s, value, checksum))
-    tx.changed.add(KV)
+    tx.changed.update((KV, kv_topic(key)))
     if changes_holds(key):
         tx.changed.add(QUEUE)  # a hold that ends lets work be claimed
     return int(revision)
