@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from ringrift.decoding import decode_as
-from ringrift.engine.opening import engine_at, get_engine
+from ringrift.engine.opening import engine_at, engine_on_demand
 from ringrift.engine.ports import Change, ChangePage, Entry, KeyValue, WriteGuard
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
 from ringrift.process import process_scope
@@ -208,7 +208,7 @@ class OpenedKeyValue:
 
     async def _kv(self) -> KeyValue:
         if self.db_path is None:
-            return (await get_engine()).kv
+            return (await engine_on_demand()).kv
         return (await asyncio.to_thread(engine_at, self.db_path)).kv
 
     async def get(self, key: str) -> Entry | None:
