@@ -6,12 +6,13 @@ gone soon after it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.ports import KeyValue
+from ringrift.engine.ports import Entry, KeyValue
 
 WORKERS = "workers/"
 RUNNING = "jobs/running/"
@@ -109,9 +110,19 @@ def running_key(item_id: str) -> str:
 
 async def live_workers(kv: KeyValue) -> list[WorkerRecord]:
     """Every worker that lives, by name."""
-    return [decode_entry(entry, WorkerRecord) for entry in await kv.entries(WORKERS)]
+    return workers_in(await kv.entries(WORKERS))
+
+
+def workers_in(entries: Iterable[Entry]) -> list[WorkerRecord]:
+    """The same out of what was read together with other things."""
+    return [decode_entry(entry, WorkerRecord) for entry in entries if entry.key.startswith(WORKERS)]
 
 
 async def running_jobs(kv: KeyValue) -> list[RunningRecord]:
     """Every job under way, by item."""
-    return [decode_entry(entry, RunningRecord) for entry in await kv.entries(RUNNING)]
+    return jobs_in(await kv.entries(RUNNING))
+
+
+def jobs_in(entries: Iterable[Entry]) -> list[RunningRecord]:
+    """The same out of what was read together with other things."""
+    return [decode_entry(entry, RunningRecord) for entry in entries if entry.key.startswith(RUNNING)]
