@@ -214,8 +214,8 @@ class OpenedKeyValue:
     async def get(self, key: str) -> Entry | None:
         return await (await self._kv()).get(key)
 
-    async def entries(self, prefix: str = "") -> list[Entry]:
-        return await (await self._kv()).entries(prefix)
+    async def entries(self, *prefixes: str) -> list[Entry]:
+        return await (await self._kv()).entries(*prefixes)
 
     async def create(
         self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None

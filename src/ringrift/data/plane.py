@@ -572,7 +572,7 @@ def arrived(moved: Moved) -> set[str]:
 
 
 GATHER_S = 0.2  # events that come together are answered together
-WOKEN_EVERY_S = 5.0  # and a stream of them by one cycle in so long: each reads much of what the plane knows
+WOKEN_EVERY_S = 10.0  # and a stream of them by one cycle in so long: each reads much of what the plane knows
 
 
 class WakingDaemon(HandlerBase):
