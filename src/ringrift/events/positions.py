@@ -364,8 +364,8 @@ class CursorStore:
 
     async def pause(self) -> None:
         """Stop recording, after all positions are recorded once more."""
-        tasks, self._tasks, self.recorder = self._tasks, TaskOwner(_OWNER), None
-        await tasks.stop(_STOP_S)
+        await self._tasks.stop(_STOP_S)
+        self._tasks, self.recorder = TaskOwner(_OWNER), None
         try:
             await self.record(everything=True)
         except RingRiftError as error:
