@@ -24,6 +24,7 @@ from ringrift.coordination.coordination_bootstrap import (
     start_coordination,
 )
 from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import RequestCarrier
@@ -35,7 +36,6 @@ from ringrift.engine.opening import close_engine, get_engine, shared_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.run_reports import REPORT_KEY, ControlHere, RunReport, reported_getters
 from ringrift.errors import RingRiftError
-from ringrift.events.router import get_router
 from ringrift.health.isolation import attempt
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.store_check import require_sound_database, require_whole_store, set_run_aside
