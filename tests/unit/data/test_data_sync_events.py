@@ -193,6 +193,25 @@ async def test_fresh_data_is_waited_for_and_the_wait_ends():
     await world.router.stop()
 
 
+async def test_a_sync_that_fails_ends_the_wait_for_fresh_data():
+    world = World(*nodes("a", "b"))
+
+    async def fail(event):
+        about = {"node_id": "a", "error": "b: no answer", "targets": ["b"]}
+        await world.router.publish("DATA_SYNC_FAILED", {**about, "node_id": "c"})  # another node's
+        await world.router.publish("DATA_SYNC_FAILED", {**about, "config_key": "square8_2p"})  # other games
+        await world.router.publish("DATA_SYNC_FAILED", about)
+
+    world.router.subscribe("SYNC_TRIGGERED", fail)
+    checker = FreshnessChecker(world.planes["a"], router=world.router)
+    result = await checker.ensure_fresh("hex8_2p")
+    assert (result.success, result.sync_triggered, result.sync_completed) == (False, True, False)
+    assert result.sync_duration_seconds < checker.config.poll_s
+    assert "the sync failed: b: no answer" in result.error
+    assert world.router.subscriptions_to("DATA_SYNC_FAILED") == []
+    await world.router.stop()
+
+
 # --- staging ------------------------------------------------------------------------------------------
 
 
