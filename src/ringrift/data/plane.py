@@ -34,6 +34,7 @@ from ringrift.data.protection.records import (
     mirror_tombstones,
     set_damaged_aside,
 )
+from ringrift.data.receive_main import ReceiveRequest
 from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.archive import archive_transports, is_archive, open_archive
 from ringrift.data.transfer.calls import READ_BYTES_PER_S
@@ -41,7 +42,6 @@ from ringrift.data.transfer.contract import Moved, Terms, TransferFailed, Transf
 from ringrift.data.transfer.http.client import HttpTransport
 from ringrift.data.transfer.http.wire import File, data_secret
 from ringrift.data.transfer.peers import SyncStallHandler
-from ringrift.data.transfer.receiver import ReceiveRequest
 from ringrift.data.transfer.receiving import Landing, open_intake
 from ringrift.data.transfer.service import SetAside, TransferService
 from ringrift.data.transfer.ssh import Programs, Scratch, Ssh, SshStores, has_ssh
