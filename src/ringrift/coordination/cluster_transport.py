@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from ringrift.coordination.sync_durability import (
     SyncDeadLetterQueue,
     SyncWAL,
@@ -19,6 +22,8 @@ from ringrift.coordination.transfer_verification import (
     verify_transfer,
     wire_transfer_events,
 )
+from ringrift.data.artifacts import Artifact
+from ringrift.data.plane import open_data_plane
 from ringrift.data.sync.mutex import (
     SyncMutex,
     acquire_sync_lock,
@@ -62,6 +67,7 @@ __all__ = [
     "BandwidthLimits",
     "BandwidthManager",
     "BloomFilter",
+    "ClusterTransport",
     "GateLimits",
     "Moved",
     "NodeUnreachable",
@@ -88,6 +94,7 @@ __all__ = [
     "compute_batch_checksum",
     "compute_file_checksum",
     "get_bandwidth_manager",
+    "get_cluster_transport",
     "get_host_bandwidth_status",
     "get_optimal_transfer_time",
     "get_stall_handler",
@@ -105,3 +112,25 @@ __all__ = [
     "verify_transfer",
     "wire_transfer_events",
 ]
+
+
+class ClusterTransport:
+    """What moves files between this process's node and the others, by the healthiest way.
+
+    Each call takes the transfers of the data plane that is open then. *node* is the name of a node.
+    """
+
+    async def send(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
+        """Bring sealed files of this node to another; options as of the transfers of a data plane."""
+        plane = await open_data_plane()
+        return await plane.transfers.send(plane.nodes[node], artifacts, **options)
+
+    async def fetch(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
+        """Bring sealed files of another node here."""
+        plane = await open_data_plane()
+        return await plane.transfers.fetch(plane.nodes[node], artifacts, **options)
+
+
+def get_cluster_transport() -> ClusterTransport:
+    """Return what moves files between this process's node and the others; a call opens what it needs."""
+    return ClusterTransport()

@@ -14,10 +14,11 @@ from ringrift.coordination.sync_facade import (
     sync,
 )
 from ringrift.coordination.sync_router import SyncRouter, get_sync_router
+from ringrift.data.kv_records import OpenedKeyValue
 from ringrift.data.manifest.catalog import receivers_of
 from ringrift.data.manifest.store import games_in
 from ringrift.data.nodes import DataNode
-from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
+from ringrift.data.plane import DataPlane, open_data_plane
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     HostHistory,
@@ -25,7 +26,7 @@ from ringrift.data.sync.cluster_view import (
     SyncHistory,
     SyncRecord,
     get_node_reports,
-    read_cluster_view,
+    look_at_cluster,
 )
 from ringrift.data.sync.config import (
     AGE_WEIGHT,
@@ -57,6 +58,8 @@ from ringrift.events.handlers import WiredCoordinator
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.work.backpressure import BackpressureLevel
 
@@ -322,20 +325,23 @@ class SyncScheduler:
         self.pressure = BackpressureLevel.NONE
 
     async def hosts(self) -> list[HostState]:
-        plane = self._plane or await open_data_plane()
+        plane = self._plane
         if self._config is None:
-            self._config = read_sync_config(plane.settings.sync)
-        return host_states(
-            await read_cluster_view(plane, self._config, reports=self._reports.reports(plane.runtime))
-        )
+            self._config = read_sync_config((get_settings() if plane is None else plane.settings).sync)
+        reports = self._reports.reports(self._runtime)
+        return host_states(await look_at_cluster(plane, self._config, reports=reports))
+
+    @property
+    def _runtime(self) -> Runtime:
+        return system_runtime() if self._plane is None else self._plane.runtime
 
     async def recommendations(self, max_recommendations: int = _ADVICE_MAX) -> list[SyncRecommendation]:
         return recommend(await self.hosts(), pressure=self.pressure, max_recommendations=max_recommendations)
 
     async def status(self) -> ClusterDataStatus:
-        hosts, plane = await self.hosts(), self._plane or get_data_plane()
+        hosts = await self.hosts()
         advice = recommend(hosts, pressure=self.pressure, max_recommendations=_ADVICE_MAX)
-        return cluster_status(hosts, advice, now_s=plane.runtime.now_s())
+        return cluster_status(hosts, advice, now_s=self._runtime.now_s())
 
     async def execute(self, advice: SyncRecommendation) -> SyncResponse:
         """Bring the host's data to where it is safe."""
@@ -359,8 +365,8 @@ class SyncScheduler:
 
     def get_sync_history(self, host: str | None = None, limit: int = 100) -> list[SyncRecord]:
         """What became of the last syncs, newest last."""
-        plane = self._plane or get_data_plane()
-        records = run_blocking(SyncHistory(plane.kv, plane.runtime).records())
+        kv = OpenedKeyValue() if self._plane is None else self._plane.kv
+        records = run_blocking(SyncHistory(kv, self._runtime).records())
         return [each for each in records if host in (None, each.host)][-limit:]
 
     def health_check(self) -> HealthCheckResult:

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from ringrift.decoding import decode_as
-from ringrift.engine.opening import engine_at, get_engine
+from ringrift.engine.opening import engine_at, existing_engine, get_engine
 from ringrift.engine.ports import Change, ChangePage, Entry, KeyValue, WriteGuard
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
 from ringrift.process import process_scope
@@ -195,7 +195,7 @@ class RecordsMirror(Generic[T]):
 #
 # Each of them is made without arguments, on the engine of this process, or with the path of a database. The
 # engine is opened by the first call that needs it, and looked up anew by every call: one that was closed
-# meanwhile is opened again.
+# meanwhile is opened again. Reading makes none: where no run was ever, there is nothing.
 
 
 class OpenedKeyValue:
@@ -211,11 +211,19 @@ class OpenedKeyValue:
             return (await get_engine()).kv
         return (await asyncio.to_thread(engine_at, self.db_path)).kv
 
+    async def _existing(self) -> KeyValue | None:
+        if self.db_path is not None:
+            return await self._kv()
+        engine = await existing_engine()
+        return None if engine is None else engine.kv
+
     async def get(self, key: str) -> Entry | None:
-        return await (await self._kv()).get(key)
+        kv = await self._existing()
+        return None if kv is None else await kv.get(key)
 
     async def entries(self, prefix: str = "") -> list[Entry]:
-        return await (await self._kv()).entries(prefix)
+        kv = await self._existing()
+        return [] if kv is None else await kv.entries(prefix)
 
     async def create(
         self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None
@@ -247,7 +255,10 @@ class OpenedKeyValue:
                 yield change
 
     async def changes(self, prefix: str = "", *, after: int, limit: int = 1_000) -> ChangePage:
-        return await (await self._kv()).changes(prefix, after=after, limit=limit)
+        kv = await self._existing()
+        if kv is None:
+            return ChangePage((), revision=after, complete=True)
+        return await kv.changes(prefix, after=after, limit=limit)
 
 
 def kv_of(db_path: Path | str | None, kv: KeyValue | None) -> KeyValue:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
@@ -46,7 +46,7 @@ from ringrift.data.transfer.receiving import Landing, open_intake
 from ringrift.data.transfer.service import SetAside, TransferService
 from ringrift.data.transfer.ssh import Programs, Scratch, Ssh, SshStores, has_ssh
 from ringrift.data.transfer.ssh_transports import Base64Transport, RsyncTransport
-from ringrift.engine.opening import get_engine, get_engine_blocking
+from ringrift.engine.opening import get_engine, get_engine_blocking, has_store
 from ringrift.engine.ports import Blobs, EndedWork, Engine, KeyValue, WorkQueue
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
 from ringrift.events.event import RouterEvent
@@ -471,28 +471,6 @@ def get_data_plane() -> DataPlane:
     return plane
 
 
-class ClusterTransport:
-    """What moves files between this process's node and the others, by the healthiest way.
-
-    Each call takes the transfers of the data plane that is open then. *node* is the name of a node.
-    """
-
-    async def send(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
-        """Bring sealed files of this node to another; options as of the transfers of a data plane."""
-        plane = await open_data_plane()
-        return await plane.transfers.send(plane.nodes[node], artifacts, **options)
-
-    async def fetch(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
-        """Bring sealed files of another node here."""
-        plane = await open_data_plane()
-        return await plane.transfers.fetch(plane.nodes[node], artifacts, **options)
-
-
-def get_cluster_transport() -> Transfers:
-    """Return what moves files between this process's node and the others, by the healthiest way."""
-    return get_data_plane().transfers
-
-
 async def close_data_plane() -> None:
     """End this process's data plane, if there is one, before its engine is closed."""
     plane = process_scope().drop(DataPlane)
@@ -508,6 +486,11 @@ async def open_data_plane() -> DataPlane:
         folder = get_settings().blob_dir
         await asyncio.to_thread(lambda: PromiseStore(folder, system_runtime()).close())
     return get_data_plane()
+
+
+async def existing_data_plane() -> DataPlane | None:
+    """Return this process's data plane; None where no run was ever, because looking never makes a store."""
+    return await open_data_plane() if await asyncio.to_thread(has_store) else None
 
 
 # Copying artifacts from one node to another, wherever this process runs.
