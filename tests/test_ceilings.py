@@ -86,6 +86,24 @@ async def one(lanes: asyncio.TaskGroup):
     assert list(loose_tasks_in(ast.parse(text))) == [6, 7, 8]
 
 
+def test_a_task_of_an_owner_is_not_loose():
+    text = """
+class Daemon:
+    def __init__(self, helpers: TaskOwner, others: Owner) -> None:
+        self._tasks = TaskOwner("one")
+        self._later: TaskOwner | None = None
+        self._others = others
+
+    def start(self, helpers: TaskOwner) -> None:
+        self._tasks.create_task(a())
+        self._later.create_task(a())
+        helpers.create_task(a())
+        self._others.create_task(a())
+        create_task(a())
+"""
+    assert list(loose_tasks_in(ast.parse(text))) == [12, 13]
+
+
 def test_equal_code_is_found_wherever_it_is_indented():
     shared = [f"total += weigh({n})" for n in range(13)]
     one = "import os\n\n" + "\n".join(shared)
