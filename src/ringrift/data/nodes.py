@@ -63,8 +63,33 @@ class DataNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Hosts to try, the overlay first."""
         return tuple(dict.fromkeys(host for host in (self.overlay_ip, self.ssh_host) if host))
 
+    @property
+    def is_archive(self) -> bool:
+        """Whether it only keeps files: a bucket or a drive."""
+        return bool(self.s3_url or self.drive_path)
+
     def accepts(self, data_type: str) -> bool:
         return self.active and (data_type == "all" or data_type in self.receives)
+
+
+# By which ways a node can be reached, as its entry says.
+
+
+def has_data_server(node: DataNode) -> bool:
+    return node.data_port > 0 and bool(node.addresses)
+
+
+def has_ssh(node: DataNode) -> bool:
+    """Whether the node's entry says how to get there by ssh and where its data are."""
+    return bool(node.addresses and node.root_path)
+
+
+def has_bucket(node: DataNode) -> bool:
+    return bool(node.s3_url)
+
+
+def has_drive(node: DataNode) -> bool:
+    return bool(node.drive_path and not node.s3_url)
 
 
 class DataNodes:

@@ -16,7 +16,7 @@ from typing import Protocol
 from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView
-from ringrift.data.nodes import DataNode, DataNodes, read_nodes
+from ringrift.data.nodes import DataNode, DataNodes, has_ssh, read_nodes
 from ringrift.data.protection.promise_store import FileLook, PromiseStore
 from ringrift.data.protection.promises import (
     Holder,
@@ -36,7 +36,7 @@ from ringrift.data.protection.records import (
 )
 from ringrift.data.receive_main import ReceiveRequest
 from ringrift.data.sync.mutex import SyncMutex
-from ringrift.data.transfer.archive import archive_transports, is_archive, open_archive
+from ringrift.data.transfer.archive import archive_transports, open_archive
 from ringrift.data.transfer.calls import READ_BYTES_PER_S
 from ringrift.data.transfer.contract import Moved, Terms, TransferFailed, TransferProgress
 from ringrift.data.transfer.http.client import HttpTransport
@@ -44,7 +44,7 @@ from ringrift.data.transfer.http.wire import File, data_secret
 from ringrift.data.transfer.peers import SyncStallHandler
 from ringrift.data.transfer.receiving import Landing, open_intake
 from ringrift.data.transfer.service import SetAside, TransferService
-from ringrift.data.transfer.ssh import Programs, Scratch, Ssh, SshStores, has_ssh
+from ringrift.data.transfer.ssh import Programs, Scratch, Ssh, SshStores
 from ringrift.data.transfer.ssh_transports import Base64Transport, RsyncTransport
 from ringrift.engine.opening import get_engine, get_engine_blocking, has_store
 from ringrift.engine.ports import Blobs, EndedWork, Engine, KeyValue, WorkQueue
@@ -159,7 +159,7 @@ class ArchiveHolders:
         self._opened: dict[DataNode, ArchiveObjects] = {}
 
     def reaches(self, node: DataNode) -> bool:
-        return is_archive(node)
+        return node.is_archive
 
     async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
         objects = self._opened.get(node)

@@ -24,7 +24,6 @@ from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
 from ringrift.data.protection.records import DecisionLog, Tombstone
 from ringrift.data.protection.replication import data_type_of
 from ringrift.data.protection.retention import read_champions
-from ringrift.data.transfer.archive import is_archive
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError, Corrupt, RingRiftError
 from ringrift.events.event import RouterEvent
@@ -217,7 +216,7 @@ def _standing(want: Want, state: DistributionState) -> Standing:
 def _is_asked(node: DataNode, want: Want, known: Sequence[Artifact]) -> bool:
     if want.target:
         return node.name == want.target and node.active
-    if is_archive(node):
+    if node.is_archive:
         return False  # it keeps files and uses none
     if want.training_only and not node.training:
         return False

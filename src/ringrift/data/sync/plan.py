@@ -11,7 +11,6 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, kinds_of
 from ringrift.data.nodes import DataNode
 from ringrift.data.sync.cluster_view import ClusterView
 from ringrift.data.sync.config import CONCURRENT_NODES, NEIGHBOURS
-from ringrift.data.transfer.archive import is_archive
 from ringrift.errors import ConfigError
 
 # What may be asked, and what is answered.
@@ -348,7 +347,7 @@ def _targets(cluster_view: ClusterView, request: SyncRequest) -> tuple[list[Data
             continue
         node = cluster_view.nodes[name]
         if name in request.exclude_nodes or (
-            not named and (name == cluster_view.this.name or is_archive(node))
+            not named and (name == cluster_view.this.name or node.is_archive)
         ):
             continue  # archives are served by backups, and by sync only when they are named
         unfit = "" if name == cluster_view.this.name else cluster_view.unfit(node, request.data_type)

@@ -20,7 +20,6 @@ from ringrift.data.sync.plan import (
     sources_of,
     target_score,
 )
-from ringrift.data.transfer.archive import is_archive
 
 _KEEPERS = ("coordinator", "storage", "backbone")
 _BROADCAST_WIDTH = 8
@@ -106,7 +105,7 @@ def _open_nodes(cluster_view: ClusterView, data_type: str = "all") -> list[DataN
     return [
         node
         for node in cluster_view.nodes.others()
-        if not is_archive(node)
+        if not node.is_archive
         and not cluster_view.unfit(node, data_type)
         and not cluster_view.blocked(node, data_type)
     ]
@@ -115,7 +114,7 @@ def _open_nodes(cluster_view: ClusterView, data_type: str = "all") -> list[DataN
 def _blocked(cluster_view: ClusterView) -> Iterable[str]:
     for node in cluster_view.nodes.others():
         if (
-            not is_archive(node)
+            not node.is_archive
             and not cluster_view.unfit(node, "all")
             and (why := cluster_view.blocked(node, "all"))
         ):

@@ -374,11 +374,6 @@ READ_AT_ONCE = 256 << 20  # that a receiver hashes for one answer
 _HOME = "~/"
 
 
-def has_ssh(node: DataNode) -> bool:
-    """Whether the node's entry says how to get there by ssh and where its data are."""
-    return bool(node.addresses and node.root_path)
-
-
 def data_folder(node: DataNode) -> str:
     """The data folder there. Commands and rsync begin in the home folder, so that its sign can go."""
     return node.root_path.removeprefix(_HOME).rstrip("/") or "/"

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.nodes import DataNode
+from ringrift.data.nodes import DataNode, has_ssh
 from ringrift.data.receive_main import BLOBS, ReceiveReply, ReceiveRequest, WirePiece
 from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
 from ringrift.data.transfer.contract import BYTES_PER_S_MIN, CHUNK_BYTES, Moved, Terms, TransferFailed
@@ -26,7 +26,6 @@ from ringrift.data.transfer.ssh import (
     SshLine,
     SshStores,
     data_folder,
-    has_ssh,
 )
 from ringrift.errors import StorageFull
 
@@ -51,12 +50,10 @@ class RsyncTransport:
     """See `Transport`."""
 
     name = RSYNC
+    reaches = staticmethod(has_ssh)
 
     def __init__(self, stores: SshStores, programs: Programs, landing: Landing) -> None:
         self._stores, self._programs, self._landing = stores, programs, landing
-
-    def reaches(self, node: DataNode) -> bool:
-        return has_ssh(node)
 
     async def send(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         call = TransferCall(artifacts, terms)
@@ -221,12 +218,10 @@ class Base64Transport:
     """See `Transport`."""
 
     name = BASE64
+    reaches = staticmethod(has_ssh)
 
     def __init__(self, stores: SshStores, landing: Landing) -> None:
         self._stores, self._landing = stores, landing
-
-    def reaches(self, node: DataNode) -> bool:
-        return has_ssh(node)
 
     async def send(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         call = TransferCall(artifacts, terms)
