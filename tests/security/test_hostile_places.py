@@ -22,7 +22,7 @@ from ringrift.data.backup.archive import (
     card_key,
     encode,
 )
-from ringrift.data.nodes import DataNode, read_nodes
+from ringrift.data.config import DataNode, read_nodes
 from ringrift.data.protection.integrity import _sealed_files
 from ringrift.data.receive_main import MODULE, read_request
 from ringrift.data.transfer.contract import Terms

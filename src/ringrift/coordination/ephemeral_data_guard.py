@@ -17,10 +17,10 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane, arrived, copy_artifacts, existing_data_plane, open_data_plane
 from ringrift.data.protection.replication import data_type_of
 from ringrift.engine.blocking import run_blocking

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from ringrift.data.artifacts import Artifact
 from ringrift.data.plane import DataPlane, open_data_plane
 from ringrift.data.sync.executor import NodeTransferResult, SyncExecutor, SyncPace, SyncTotals
-from ringrift.data.sync.plan import PRIORITIES, NodeTransfer, SyncPlan
+from ringrift.data.sync.plan import NodeTransfer, SyncPlan
+from ringrift.data.sync.requests import PRIORITIES
 from ringrift.data.transfer.peers import PREFERRED
 from ringrift.data.transfer.ssh_transports import RSYNC
 from ringrift.engine.blocking import run_blocking

@@ -14,21 +14,7 @@ from ringrift.coordination.sync_facade import (
     sync,
 )
 from ringrift.coordination.sync_router import SyncRouter, get_sync_router
-from ringrift.data.kv_records import OpenedKeyValue
-from ringrift.data.manifest.catalog import receivers_of
-from ringrift.data.manifest.store import games_in
-from ringrift.data.nodes import DataNode
-from ringrift.data.plane import DataPlane, open_data_plane
-from ringrift.data.sync.cluster_view import (
-    ClusterView,
-    HostHistory,
-    NodeReportCollector,
-    SyncHistory,
-    SyncRecord,
-    get_node_reports,
-    look_at_cluster,
-)
-from ringrift.data.sync.config import (
+from ringrift.data.config import (
     AGE_WEIGHT,
     CRITICAL_S,
     EPHEMERAL_FACTOR,
@@ -40,15 +26,29 @@ from ringrift.data.sync.config import (
     PERSISTENT_FACTOR,
     STALE_S,
     AutoSyncConfig,
+    DataNode,
     SyncAction,
     SyncPriority,
     SyncState,
     SyncStrategy,
     read_sync_config,
 )
+from ringrift.data.kv_records import OpenedKeyValue
+from ringrift.data.manifest.catalog import receivers_of
+from ringrift.data.manifest.store import games_in
+from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.sync.cluster_view import (
+    ClusterView,
+    HostHistory,
+    NodeReportCollector,
+    SyncHistory,
+    SyncRecord,
+    get_node_reports,
+    look_at_cluster,
+)
 from ringrift.data.sync.daemon import AutoSyncDaemon, create_sync_daemon
 from ringrift.data.sync.executor import SyncAnnouncer
-from ringrift.data.sync.plan import SyncBackend, SyncRequest, SyncResponse
+from ringrift.data.sync.requests import SyncBackend, SyncRequest, SyncResponse
 from ringrift.data.transfer.service import TransferService
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.run_reports import reported, reported_health

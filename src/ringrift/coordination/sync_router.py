@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ringrift.data.artifacts import kinds_of
+from ringrift.data.config import AutoSyncConfig, read_nodes, read_sync_config
 from ringrift.data.manifest.store import DiskState, DiskStates
-from ringrift.data.nodes import read_nodes
 from ringrift.data.plane import DataPlane, get_data_plane
 from ringrift.data.sync.cluster_view import (
     ClusterView,
@@ -18,7 +18,6 @@ from ringrift.data.sync.cluster_view import (
     look_at_cluster,
     tell_disk,
 )
-from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
 from ringrift.data.sync.plan import (
     ReplicationPlan,
     ScoredNode,

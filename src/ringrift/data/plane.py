@@ -15,8 +15,8 @@ from typing import Protocol
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
+from ringrift.data.config import DataNode, DataNodes, has_ssh, read_nodes
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView
-from ringrift.data.nodes import DataNode, DataNodes, has_ssh, read_nodes
 from ringrift.data.protection.promise_store import FileLook, PromiseStore
 from ringrift.data.protection.promises import (
     Holder,
@@ -37,8 +37,7 @@ from ringrift.data.protection.records import (
 from ringrift.data.receive_main import ReceiveRequest
 from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.archive import archive_transports, open_archive
-from ringrift.data.transfer.calls import READ_BYTES_PER_S
-from ringrift.data.transfer.contract import Moved, Terms, TransferFailed, TransferProgress
+from ringrift.data.transfer.contract import READ_BYTES_PER_S, Moved, Terms, TransferFailed, TransferProgress
 from ringrift.data.transfer.http.client import HttpTransport
 from ringrift.data.transfer.http.wire import File, data_secret
 from ringrift.data.transfer.peers import SyncStallHandler

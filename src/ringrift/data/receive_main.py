@@ -22,7 +22,7 @@ import msgspec
 
 from ringrift.clock import wall_s
 from ringrift.data.artifacts import Receipt
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.protection.promises import KeepAnswer, KeepRequest, ReleaseRequest, open_holder
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.receiving import CHUNK_INDEX, Intake, Landed, Landing, Piece

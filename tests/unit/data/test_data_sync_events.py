@@ -6,11 +6,10 @@ from guards_world import World, nodes
 
 from ringrift.coordination.sync_coordinator import SyncCoordinator, SyncFacade, SyncRouter, SyncScheduler
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import AutoSyncConfig, DataNode
 from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.retention import read_held
 from ringrift.data.sync.cluster_view import NodeReportCollector
-from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.freshness import FreshnessChecker, FreshnessConfig, judge_freshness
 from ringrift.data.sync.staging import RUNNING, WAITING, TrainingActivityDaemon, node_of
 from ringrift.engine.ports import Claimant, NewWork

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transfer_kit import in_transfer_world
 
-from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.transfer.contract import TransferPriority, priority_of
 from ringrift.data.transfer.limits import (
     Ask,

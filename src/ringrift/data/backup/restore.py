@@ -33,8 +33,8 @@ from ringrift.data.backup.run_states import (
     states_archived_as_files,
 )
 from ringrift.data.backup.service import ArchiveBackup, BackupReport
+from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import games_in
-from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane, Transfers
 from ringrift.data.transfer.archive import open_archive
 from ringrift.engine.opening import open_engine

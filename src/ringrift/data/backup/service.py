@@ -25,9 +25,9 @@ from ringrift.data.backup.run_states import (
     run_identity,
     take_snapshot,
 )
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import games_in
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import DecisionLog, set_damaged_aside
 from ringrift.data.transfer.archive import open_archive

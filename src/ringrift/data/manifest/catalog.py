@@ -15,8 +15,8 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import DATA_TYPES, Artifact, ArtifactKind, Receipt, kinds_of
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView, games_in
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane, existing_data_plane, get_data_plane
 from ringrift.data.transfer.receiving import ArrivedFile, MetadataFolder
 from ringrift.decoding import decode_as

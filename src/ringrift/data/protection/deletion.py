@@ -19,8 +19,8 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import DAY_S, EPHEMERAL, AwayLog, Copies, CopyRules, CopyView
-from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.inventory import learn_from_answer
 from ringrift.data.protection.promise_store import BEING_DELETED

@@ -15,10 +15,10 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.files import FileUnreadable
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.offered_files import take_offered
 from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
 from ringrift.data.protection.records import DecisionLog, Tombstone

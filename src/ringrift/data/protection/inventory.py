@@ -17,8 +17,8 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import is_given_up
-from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.promises import KeepAnswer, KeepRequest, KeptFile
 from ringrift.data.protection.records import PART, DecisionLog, set_damaged_aside

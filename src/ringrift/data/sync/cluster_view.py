@@ -14,13 +14,20 @@ from typing import Any
 import msgspec
 
 from ringrift.data.artifacts import Artifact
+from ringrift.data.config import (
+    FAILURES_S,
+    HISTORY_MAX,
+    HISTORY_S,
+    AutoSyncConfig,
+    DataNode,
+    DataNodes,
+    read_nodes,
+)
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.catalog import data_type_of
 from ringrift.data.manifest.store import DiskState, DiskStates, ManifestView, is_given_up
-from ringrift.data.nodes import DataNode, DataNodes, read_nodes
 from ringrift.data.plane import DataPlane, existing_data_plane
 from ringrift.data.protection.records import Tombstone
-from ringrift.data.sync.config import FAILURES_S, HISTORY_MAX, HISTORY_S, AutoSyncConfig
 from ringrift.data.transfer.receiving import FULL_PERCENT, disk_usage
 from ringrift.engine.ports import KeyValue
 from ringrift.process import process_scope

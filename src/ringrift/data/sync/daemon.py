@@ -15,6 +15,14 @@ from typing import Any, ClassVar
 import structlog
 
 from ringrift.data.artifacts import Artifact
+from ringrift.data.config import (
+    BLOCKED_ALERT_S,
+    FAILURES_CRITICAL,
+    INTERVAL_S_MIN,
+    AutoSyncConfig,
+    SyncStrategy,
+    read_sync_config,
+)
 from ringrift.data.manifest.catalog import Cataloguer, take_over_arrivals
 from ringrift.data.plane import DataPlane, WakingDaemon
 from ringrift.data.protection.records import DecisionLog
@@ -24,14 +32,6 @@ from ringrift.data.sync.cluster_view import (
     get_node_reports,
     read_cluster_view,
     tell_disk,
-)
-from ringrift.data.sync.config import (
-    BLOCKED_ALERT_S,
-    FAILURES_CRITICAL,
-    INTERVAL_S_MIN,
-    AutoSyncConfig,
-    SyncStrategy,
-    read_sync_config,
 )
 from ringrift.data.sync.executor import (
     LOCK_S,
@@ -45,7 +45,7 @@ from ringrift.data.sync.executor import (
 )
 from ringrift.data.sync.freshness import FreshnessChecker
 from ringrift.data.sync.mutex import SyncLock
-from ringrift.data.sync.strategies import CyclePlan, plan_cycle
+from ringrift.data.sync.plan import CyclePlan, plan_cycle
 from ringrift.data.transfer.deliveries import DeliveryRecord, RetryQueue, RetryRound
 from ringrift.data.transfer.service import TransferService
 from ringrift.errors import ConfigError, LeaseLost, Unavailable

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ringrift.data.artifacts import Artifact, kinds_of
-from ringrift.data.nodes import DataNodes
+from ringrift.data.config import DataNodes, read_sync_config
 from ringrift.data.plane import DataPlane, WakingDaemon
 from ringrift.data.protection.records import DecisionLog
 from ringrift.data.sync.cluster_view import (
@@ -21,7 +21,6 @@ from ringrift.data.sync.cluster_view import (
     get_node_reports,
     read_cluster_view,
 )
-from ringrift.data.sync.config import read_sync_config
 from ringrift.data.sync.executor import SyncExecutor, SyncPace, SyncTotals
 from ringrift.data.sync.plan import NodeTransfer, SyncPlan, sources_of
 from ringrift.engine.ports import WorkItem

@@ -27,9 +27,8 @@ from ringrift.data.backup.archive import (
     read_card,
     read_part,
 )
-from ringrift.data.nodes import DataNode, has_bucket, has_drive
-from ringrift.data.transfer.calls import TransferCall
-from ringrift.data.transfer.contract import Moved, Terms, TransferFailed
+from ringrift.data.config import DataNode, has_bucket, has_drive
+from ringrift.data.transfer.contract import Moved, Terms, TransferCall, TransferFailed
 from ringrift.data.transfer.receiving import Landed, Landing, Piece
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.runtime import Runtime

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import KvRecords, kv_of, one_per_process
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.transfer.contract import CHUNK_BYTES, Pace, TransferPriority, TransferRefused, priority_of
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import KeyValue

@@ -22,10 +22,9 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Receipt
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.receive_main import FULL, MODULE, REFUSED, ReceiveReply, ReceiveRequest
-from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
-from ringrift.data.transfer.contract import TransferFailed
+from ringrift.data.transfer.contract import READ_BYTES_PER_S, TransferCall, TransferFailed
 from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, RingRiftError, StorageFull
 from ringrift.files import make_folders, remove_file, write_file

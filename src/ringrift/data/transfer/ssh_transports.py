@@ -12,10 +12,17 @@ from pathlib import Path
 import structlog
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.nodes import DataNode, has_ssh
+from ringrift.data.config import DataNode, has_ssh
 from ringrift.data.receive_main import BLOBS, ReceiveReply, ReceiveRequest, WirePiece
-from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
-from ringrift.data.transfer.contract import BYTES_PER_S_MIN, CHUNK_BYTES, Moved, Terms, TransferFailed
+from ringrift.data.transfer.contract import (
+    BYTES_PER_S_MIN,
+    CHUNK_BYTES,
+    READ_BYTES_PER_S,
+    Moved,
+    Terms,
+    TransferCall,
+    TransferFailed,
+)
 from ringrift.data.transfer.receiving import Landed, Landing, packed_cards, rsync_place
 from ringrift.data.transfer.ssh import (
     BUFFERED_BYTES,

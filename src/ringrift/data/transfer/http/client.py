@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.nodes import DataNode, has_data_server
+from ringrift.data.config import DataNode, has_data_server
 from ringrift.data.transfer.chunks import ChunkedFile, ChunksLacking, Incoming, SpareBuffers, chunk_length
 from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Terms, TransferFailed
 from ringrift.data.transfer.http.connection import (
