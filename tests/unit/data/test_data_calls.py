@@ -100,3 +100,20 @@ async def test_batches_are_bounded_in_files_and_bytes(monkeypatch):
     assert [len(batch) for batch in call_with([]).batches()] == [2, 1]
     monkeypatch.setattr(contract, "BATCH_BYTES_MAX", 4)
     assert [len(batch) for batch in call_with([]).batches()] == [1, 1, 1]
+
+
+async def test_an_error_of_who_watches_ends_the_work_and_reaches_the_caller():
+    ended = asyncio.Event()
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def look():
+        raise TransferFailed("nobody may look")
+
+    with pytest.raises(TransferFailed, match="nobody may look"):
+        await contract.watched(work(), look, every_s=0.01)
+    assert ended.is_set()

@@ -29,6 +29,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process_identity import is_alive, own_start_s
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
+from ringrift.task_owner import TaskOwner
 
 __all__ = [
     "SyncLock",
@@ -340,7 +341,7 @@ class SyncLock:
     ) -> None:
         self._mutex, self._host, self._operation = mutex, host, operation
         self._timeout, self._wait_s, self._takes_slot = timeout, wait_s, takes_slot
-        self._keeper: asyncio.Task[None] | None = None
+        self._keepers: TaskOwner | None = None  # for as long as it is had
 
     @property
     def token(self) -> int:
@@ -357,16 +358,22 @@ class SyncLock:
             takes_slot=self._takes_slot,
         )
         if had:
-            keeping = self._mutex.keep(self._host)
-            self._keeper = asyncio.create_task(keeping, name=f"sync-lock:{self._host}")
+            # No task group: a blocking caller enters and leaves in two tasks.
+            self._keepers = TaskOwner(f"the sync lock of {self._host}")
+            self._keepers.create_task(self._kept())
         return had
 
+    async def _kept(self) -> None:
+        try:
+            await self._mutex.keep(self._host)
+        except* LeaseLost:
+            log.warning("sync_lock.lost", host=self._host)  # whoever ends the block is refused
+
     async def __aexit__(self, *error: object) -> None:
-        keeper, self._keeper = self._keeper, None
-        if keeper is None:
+        keepers, self._keepers = self._keepers, None
+        if keepers is None:
             return
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)  # that it was lost is seen below
+        await keepers.stop(ANSWER_S)
         if not await self._mutex.release_async(self._host) and error[0] is None:
             raise LeaseLost(lock_name(self._host), token=0, reason="another may have it by now")
 

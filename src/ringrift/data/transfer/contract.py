@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ringrift.data.artifacts import Artifact, Receipt
@@ -179,6 +180,22 @@ READ_BYTES_PER_S = 20e6  # of a slow disk that a receiver hashes a file from
 _STILL_HERE_S = 5.0
 
 
+async def watched(work: Awaitable[T], look: Callable[[], Awaitable[None]], *, every_s: float) -> T:
+    """Wait for *work*, and *look* whenever it has taken *every_s* longer; an error of either ends both."""
+
+    async def done() -> T:
+        return await work
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(done())
+            while not (await asyncio.wait({task}, timeout=every_s))[0]:
+                await look()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return task.result()
+
+
 class TransferCall:
     """Each file is open until a receipt or a reason closes it."""
 
@@ -263,15 +280,8 @@ class TransferCall:
 
         *in_transit*: it moves bytes that only the program it waits for could count.
         """
-        task = asyncio.ensure_future(work)
         look_s = min(_STILL_HERE_S, self.terms.timeout_s / 4)
-        try:
-            while not (await asyncio.wait({task}, timeout=look_s))[0]:
-                await self.show(in_transit=in_transit)
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-        return task.result()
+        return await watched(work, partial(self.show, in_transit=in_transit), every_s=look_s)
 
     def moved(self) -> Moved:
         return Moved(
