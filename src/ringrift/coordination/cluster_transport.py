@@ -3,8 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from ringrift.coordination.sync_bandwidth import (
+    bandwidth_allocation,
+    get_bandwidth_manager,
+    get_host_bandwidth_status,
+    get_optimal_transfer_time,
+    release_bandwidth,
+    request_bandwidth,
+    request_bandwidth_async,
+)
 from ringrift.coordination.sync_durability import (
     SyncDeadLetterQueue,
     SyncWAL,
@@ -12,6 +22,14 @@ from ringrift.coordination.sync_durability import (
     WalFull,
     get_sync_dlq,
     get_sync_wal,
+)
+from ringrift.coordination.sync_mutex import (
+    SyncMutex,
+    acquire_sync_lock,
+    get_sync_mutex,
+    release_sync_lock,
+    sync_lock,
+    sync_lock_required,
 )
 from ringrift.coordination.transfer_verification import (
     TransferVerifier,
@@ -23,15 +41,8 @@ from ringrift.coordination.transfer_verification import (
     wire_transfer_events,
 )
 from ringrift.data.artifacts import Artifact
+from ringrift.data.kv_records import one_per_process
 from ringrift.data.plane import open_data_plane
-from ringrift.data.sync.mutex import (
-    SyncMutex,
-    acquire_sync_lock,
-    get_sync_mutex,
-    release_sync_lock,
-    sync_lock,
-    sync_lock_required,
-)
 from ringrift.data.transfer.contract import (
     CHUNK_BYTES,
     Moved,
@@ -50,15 +61,8 @@ from ringrift.data.transfer.limits import (
     BandwidthManager,
     GateLimits,
     TransferGates,
-    bandwidth_allocation,
-    get_bandwidth_manager,
-    get_host_bandwidth_status,
-    get_optimal_transfer_time,
-    release_bandwidth,
-    request_bandwidth,
-    request_bandwidth_async,
 )
-from ringrift.data.transfer.peers import BloomFilter, SyncStallHandler, TransferHealth, get_stall_handler
+from ringrift.data.transfer.peers import BloomFilter, StallConfig, SyncStallHandler, TransferHealth
 from ringrift.data.transfer.service import TransferConfig, TransferService
 
 __all__ = [
@@ -132,3 +136,10 @@ class ClusterTransport:
 def get_cluster_transport() -> ClusterTransport:
     """Return what moves files between this process's node and the others; a call opens what it needs."""
     return ClusterTransport()
+
+
+def get_stall_handler(
+    db_path: Path | str | None = None, *, config: StallConfig | None = None
+) -> SyncStallHandler:
+    """Return the handler of this process."""
+    return one_per_process(SyncStallHandler, SyncStallHandler, db_path=db_path, config=config)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ringrift.coordination.sync_base import get_node_reports
 from ringrift.coordination.sync_facade import (
     ORPHAN_RECOVERY,
     SyncFacade,
@@ -43,10 +44,9 @@ from ringrift.data.sync.cluster_view import (
     NodeReportCollector,
     SyncHistory,
     SyncRecord,
-    get_node_reports,
     look_at_cluster,
 )
-from ringrift.data.sync.daemon import AutoSyncDaemon, create_sync_daemon
+from ringrift.data.sync.daemon import AutoSyncDaemon
 from ringrift.data.sync.executor import SyncAnnouncer
 from ringrift.data.sync.requests import SyncBackend, SyncRequest, SyncResponse
 from ringrift.data.transfer.service import TransferService
@@ -655,3 +655,17 @@ def wire_sync_events(router: UnifiedEventRouter | None = None) -> SyncCoordinato
         coordinator = SyncCoordinator(router=router, facade=SyncFacade(router=router))
     coordinator.wire()
     return coordinator
+
+
+def create_sync_daemon(
+    settings: Mapping[str, str] | None = None,
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
+) -> AutoSyncDaemon:
+    """The daemon with the strategy that its row of the daemon table names.
+
+    A row that says "hybrid" leaves the choice to the node and its config file, as AUTO_SYNC does.
+    """
+    named = (settings or {}).get("strategy", "hybrid")
+    strategy = None if named == "hybrid" else named
+    return AutoSyncDaemon(strategy, router=router, runtime=runtime, reports=get_node_reports())

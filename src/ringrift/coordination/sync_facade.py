@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.coordination.sync_base import get_node_reports
 from ringrift.data.config import AutoSyncConfig, read_sync_config
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.plane import DataPlane, open_data_plane
-from ringrift.data.sync.cluster_view import NodeReportCollector, get_node_reports, read_cluster_view
+from ringrift.data.sync.cluster_view import NodeReportCollector, read_cluster_view
 from ringrift.data.sync.executor import (
     NodeTransferResult,
     PrioritySync,

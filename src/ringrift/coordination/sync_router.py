@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ringrift.coordination.sync_base import get_node_reports
 from ringrift.data.artifacts import kinds_of
 from ringrift.data.config import AutoSyncConfig, read_nodes, read_sync_config
 from ringrift.data.manifest.store import DiskState, DiskStates
@@ -14,7 +15,6 @@ from ringrift.data.sync.cluster_view import (
     NodeReportCollector,
     SyncHistory,
     SyncRecord,
-    get_node_reports,
     look_at_cluster,
     tell_disk,
 )

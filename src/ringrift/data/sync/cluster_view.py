@@ -30,7 +30,6 @@ from ringrift.data.plane import DataPlane, existing_data_plane
 from ringrift.data.protection.records import Tombstone
 from ringrift.data.transfer.receiving import FULL_PERCENT, disk_usage
 from ringrift.engine.ports import KeyValue
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 
@@ -357,10 +356,6 @@ class NodeReportCollector:
         """Forget failures. Nodes that settings or people closed stay closed: that is not kept here."""
         self._failed.clear()
         self._closed.clear()
-
-
-def get_node_reports() -> NodeReportCollector:
-    return process_scope().get(NodeReportCollector, NodeReportCollector)
 
 
 # Telling how full this node's disk is where nobody else does, so that others know what it can take.

@@ -1,7 +1,7 @@
 """Is the data that a training would use new enough? By when games were made: copying a file renews nothing.
 
-`check_freshness` only looks. `ensure_fresh_data` also asks for a sync and waits for what it brings, no longer
-than until that sync has failed.
+To check is only to look. To ensure is also to ask for a sync and to wait for what it brings, no longer than
+until that sync has failed.
 """
 
 from __future__ import annotations
@@ -14,26 +14,14 @@ from typing import Any, ClassVar
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane, open_data_plane
-from ringrift.engine.blocking import run_blocking
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
 from ringrift.runtime import first_of
 from ringrift.work.freshness_rules import FRESH_HOURS_MAX, GAMES_MIN, NEVER_HOURS, why_stale
 
-__all__ = [
-    "FreshnessChecker",
-    "FreshnessConfig",
-    "FreshnessResult",
-    "TrainingFreshnessChecker",
-    "check_freshness",
-    "check_freshness_async",
-    "ensure_fresh_data",
-    "get_freshness_checker",
-    "judge_freshness",
-]
+__all__ = ["FreshnessChecker", "FreshnessConfig", "FreshnessResult", "judge_freshness"]
 
 _HOUR_S = 3600.0
 
@@ -218,24 +206,3 @@ class _SyncFailure:
 
 def _told_age(result: FreshnessResult) -> float:
     return NEVER_HOURS if result.data_age_hours is None else result.data_age_hours
-
-
-TrainingFreshnessChecker = FreshnessChecker
-
-
-def get_freshness_checker() -> FreshnessChecker:
-    return process_scope().get(FreshnessChecker, FreshnessChecker)
-
-
-def check_freshness(board_type: str, num_players: int) -> FreshnessResult:
-    """Look at the data of one config, from code without an event loop."""
-    return run_blocking(get_freshness_checker().check(f"{board_type}_{num_players}p"))
-
-
-async def check_freshness_async(board_type: str, num_players: int) -> FreshnessResult:
-    return await get_freshness_checker().check(f"{board_type}_{num_players}p")
-
-
-async def ensure_fresh_data(board_type: str, num_players: int) -> FreshnessResult:
-    """Make sure that a training would find new data, as far as a sync can."""
-    return await get_freshness_checker().ensure_fresh(f"{board_type}_{num_players}p")

@@ -10,8 +10,6 @@ for its slot too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from ringrift.data.kv_records import KvRecords, kv_of, one_per_process
+from ringrift.data.kv_records import KvRecords, kv_of
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_changed, lease_holder
 from ringrift.engine.ports import KeyValue
@@ -31,17 +29,7 @@ from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.task_owner import TaskOwner
 
-__all__ = [
-    "SyncLock",
-    "SyncLockInfo",
-    "SyncMutex",
-    "acquire_sync_lock",
-    "get_sync_mutex",
-    "lock_name",
-    "release_sync_lock",
-    "sync_lock",
-    "sync_lock_required",
-]
+__all__ = ["SyncLock", "SyncLockInfo", "SyncMutex", "lock_name"]
 
 log = structlog.get_logger()
 
@@ -320,7 +308,7 @@ def _slot(number: int) -> str:
     return f"sync-slot/{number}"
 
 
-# The lock of a host, held for the length of a block, and those of this process.
+# The lock of a host, held for the length of a block.
 
 
 class SyncLock:
@@ -382,50 +370,3 @@ class SyncLock:
 
     def __exit__(self, *error: object) -> None:
         run_blocking(self.__aexit__(*error), timeout_s=ANSWER_S)
-
-
-# --- of this process ----------------------------------------------------------------------------------
-
-
-def get_sync_mutex(db_path: Path | str | None = None, *, max_global: int | None = None) -> SyncMutex:
-    """Return the locks of this process; they open the engine when they are first used."""
-    return one_per_process(SyncMutex, SyncMutex, db_path=db_path, max_global=max_global)
-
-
-def sync_lock(
-    host: str,
-    operation: str = "rsync",
-    timeout: float = HOLD_S,
-    *,
-    wait: bool = True,
-    wait_timeout: float = WAIT_S,
-) -> SyncLock:
-    """Hold the lock of *host* for a block: `with sync_lock("host") as had:`, or `async with`."""
-    return SyncLock(get_sync_mutex(), host, operation, timeout=timeout, wait_s=wait_timeout if wait else 0.0)
-
-
-@contextmanager
-def sync_lock_required(
-    host: str, operation: str = "rsync", timeout: float = HOLD_S, *, wait_timeout: float = WAIT_S
-) -> Iterator[None]:
-    """As `sync_lock`; TimeoutError when the lock cannot be had."""
-    with sync_lock(host, operation, timeout, wait_timeout=wait_timeout) as had:
-        if not had:
-            raise TimeoutError(f"{host} is synced by another, for more than {wait_timeout:g} s")
-        yield
-
-
-def acquire_sync_lock(
-    host: str,
-    operation: str = "rsync",
-    timeout: float = HOLD_S,
-    *,
-    wait: bool = True,
-    wait_timeout: float = WAIT_S,
-) -> bool:
-    return get_sync_mutex().acquire(host, operation, timeout, wait=wait, wait_timeout=wait_timeout)
-
-
-def release_sync_lock(host: str) -> bool:
-    """Give the lock back; False if this process does not hold it (any more)."""
-    return get_sync_mutex().release(host)
