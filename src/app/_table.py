@@ -334,8 +334,8 @@ _OLD_NAMES: dict[str, dict[str, str]] = {
 # Names of a path that live beside the home of its capability.
 _NAMES_ELSEWHERE: dict[str, dict[str, str]] = {
     "cluster_transport": {
-        "ClusterTransport": "ringrift.data.plane:ClusterTransport",
-        "get_cluster_transport": "ringrift.data.plane:get_cluster_transport",
+        "ClusterTransport": "ringrift.coordination.cluster_transport:ClusterTransport",
+        "get_cluster_transport": "ringrift.coordination.cluster_transport:get_cluster_transport",
     },
     "sync_bandwidth": {
         "BatchRsync": "ringrift.coordination.sync_bandwidth:BatchRsync",

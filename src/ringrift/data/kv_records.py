@@ -195,7 +195,7 @@ class RecordsMirror(Generic[T]):
 #
 # Each of them is made without arguments, on the engine of this process, or with the path of a database. The
 # engine is opened by the first call that needs it, and looked up anew by every call: one that was closed
-# meanwhile is opened again.
+# meanwhile is opened again. Reading makes none: where no run was ever, there is nothing.
 
 
 class OpenedKeyValue:
