@@ -20,16 +20,7 @@ if TYPE_CHECKING:
         start_coordination,
     )
     from ringrift.coordination.daemon_manager import get_daemon_manager
-    from ringrift.daemons.manager import DaemonManager
-    from ringrift.daemons.types import (
-        DaemonInfo,
-        DaemonManagerConfig,
-        DaemonState,
-        DaemonType,
-    )
-    from ringrift.events.catalog.event_types import DataEventType
-    from ringrift.events.handlers import HandlerBase
-    from ringrift.events.router import (
+    from ringrift.coordination.event_router import (
         EventSource,
         RouterEvent,
         UnifiedEventRouter,
@@ -39,6 +30,15 @@ if TYPE_CHECKING:
         subscribe,
         unsubscribe,
     )
+    from ringrift.daemons.manager import DaemonManager
+    from ringrift.daemons.types import (
+        DaemonInfo,
+        DaemonManagerConfig,
+        DaemonState,
+        DaemonType,
+    )
+    from ringrift.events.catalog.event_types import DataEventType
+    from ringrift.events.handlers import HandlerBase
     from ringrift.events.tracing import get_trace_id, span, traced
     from ringrift.settings import Settings, get_settings
     from ringrift.status import CoordinatorStatus, HealthCheckResult
@@ -60,14 +60,14 @@ _HOMES: dict[str, str] = {
     "DaemonType": "ringrift.daemons.types",
     "DataEventType": "ringrift.events.catalog.event_types",
     "HandlerBase": "ringrift.events.handlers",
-    "EventSource": "ringrift.events.router",
-    "RouterEvent": "ringrift.events.router",
-    "UnifiedEventRouter": "ringrift.events.router",
-    "get_router": "ringrift.events.router",
-    "has_subscribers": "ringrift.events.router",
-    "publish": "ringrift.events.router",
-    "subscribe": "ringrift.events.router",
-    "unsubscribe": "ringrift.events.router",
+    "EventSource": "ringrift.coordination.event_router",
+    "RouterEvent": "ringrift.coordination.event_router",
+    "UnifiedEventRouter": "ringrift.coordination.event_router",
+    "get_router": "ringrift.coordination.event_router",
+    "has_subscribers": "ringrift.coordination.event_router",
+    "publish": "ringrift.coordination.event_router",
+    "subscribe": "ringrift.coordination.event_router",
+    "unsubscribe": "ringrift.coordination.event_router",
     "get_trace_id": "ringrift.events.tracing",
     "span": "ringrift.events.tracing",
     "traced": "ringrift.events.tracing",

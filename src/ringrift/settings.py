@@ -52,11 +52,11 @@ SHOWN_MAX = 200  # of a wrong value in an error
 # table that is given: commands that answer at once stay quick.
 _TABLE_CHECKS: Mapping[str, str] = {
     "learning": "ringrift.learning.plan.rules:learning_rules",
-    "nodes": "ringrift.data.nodes:check_node_table",
-    "sync": "ringrift.data.sync.config:read_sync_config",
+    "nodes": "ringrift.data.config:check_node_table",
+    "sync": "ringrift.data.config:read_sync_config",
     "http_events": "ringrift.web.endpoints:events_by_http",
 }
-_HOSTS_CHECK = "ringrift.data.sync.config:check_hosts"
+_HOSTS_CHECK = "ringrift.data.config:check_hosts"
 
 
 class Source(StrEnum):

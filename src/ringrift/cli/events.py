@@ -15,13 +15,13 @@ import msgspec
 from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors, print_json
 from ringrift.cli.data_folder import ask_engine, opened_engine
 from ringrift.cli.format import NOTHING, console, duration, print_table
+from ringrift.coordination.dead_letter_queue import DeadLetterQueue, FailedEvent
 from ringrift.coordination.wiring_audit import audit_wiring
 from ringrift.engine.ports import EventLog, LogRecord
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.audit import AuditEntry, audit_entries, audit_summary, read_last_seen
 from ringrift.events.catalog.names import delivered_as, is_canonical
 from ringrift.events.catalog.table import CATALOG
-from ringrift.events.dead_letters import DeadLetterQueue, FailedEvent
 from ringrift.events.event import decode_body
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings

@@ -36,12 +36,12 @@ from ringrift.control.run_options import (
     parse_configs,
     parse_workers,
 )
+from ringrift.coordination.event_router import get_router
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import PROFILES
 from ringrift.daemons.types import DaemonState
 from ringrift.engine.opening import close_data_folder, get_engine
 from ringrift.errors import ConfigError, RingRiftError, StorageFull
-from ringrift.events.router import get_router
 from ringrift.files import full_disk, open_private, private_umask, remove_file
 from ringrift.learning.run_status import RunStatus
 from ringrift.runtime import Runtime, system_runtime

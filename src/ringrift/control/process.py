@@ -24,6 +24,7 @@ from ringrift.coordination.coordination_bootstrap import (
     start_coordination,
 )
 from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import RequestCarrier
@@ -35,7 +36,6 @@ from ringrift.engine.opening import close_engine, get_engine, shared_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.run_reports import REPORT_KEY, ControlHere, RunReport, reported_getters
 from ringrift.errors import RingRiftError
-from ringrift.events.router import get_router
 from ringrift.health.isolation import attempt
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.store_check import require_sound_database, require_whole_store, set_run_aside
@@ -53,6 +53,7 @@ from ringrift.work.worker.local import LocalWorker, local_workers
 log = structlog.get_logger()
 
 EVERY_S = 5.0
+TURN_S = 0.005  # of questions at a time
 END_S_MAX = 5.0
 
 
@@ -92,13 +93,16 @@ class ReportWriter:
         found: dict[str, Any] = {}
         # Daemons leave the scope as they end, and their last numbers are to be told as well.
         self._things |= {type(thing): thing for thing in process_scope().instances()}
+        since_s = self._runtime.monotonic_s()
         for thing in self._things.values():
             for question in reported_getters(thing):
                 if question.waits:
                     await asyncio.to_thread(self._ask, found, question.name, question.ask)
                 else:
                     self._ask(found, question.name, question.ask)
-            await self._runtime.sleep(0)  # the loop belongs to others as well
+            if self._runtime.monotonic_s() - since_s >= TURN_S:
+                await self._runtime.sleep(0)  # the loop belongs to others as well
+                since_s = self._runtime.monotonic_s()
         # It asks coordinators that ask the store.
         await asyncio.to_thread(self._ask, found, SYSTEM_HEALTH, get_system_health)
         return found
@@ -182,6 +186,7 @@ async def run_control_process(
         if results is None:
             return
         members.complete()
+        _tell_elected(lease)
         serving = TaskOwner("requests and reports")
         stack.push_async_callback(_end, serving, CANCEL_S_MAX)
         workers = TaskOwner("local workers")
@@ -198,6 +203,24 @@ async def run_control_process(
         )
         # There is no time limit to a run. An error of what is kept running is raised as that ends.
         await first_of(stop.wait(), asyncio.wait(kept, return_when=asyncio.FIRST_COMPLETED))
+        if keeping.done() and not keeping.cancelled():
+            await _tell_lost(lease, str(keeping.exception()))
+
+
+def _tell_elected(lease: ControlLease) -> None:
+    """This process has found its store whole and leads by its lease; whoever follows the leader looks."""
+    me, term, router = get_settings().node_name or lease.me.host, lease.guard.revision, get_router()
+    validated = {"node_id": me, "epoch": term, "valid": True}
+    router.publish_sync("STARTUP_STATE_VALIDATED", validated, CONTROL_NAME)
+    before = {} if lease.before is None else {"previous_leader": lease.before.host}
+    router.publish_sync("LEADER_ELECTED", {"leader_id": me, "term": term, **before}, CONTROL_NAME)
+
+
+async def _tell_lost(lease: ControlLease, reason: str) -> None:
+    """Inside this process only: it may write nothing more, and others see who leads by the lease."""
+    me = get_settings().node_name or lease.me.host
+    lost = {"old_leader_id": me, "reason": reason, "term": lease.guard.revision}
+    await get_router().publish("LEADER_LOST", lost, CONTROL_NAME, route_to_cross_process=False)
 
 
 async def _take_control(

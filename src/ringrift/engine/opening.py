@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -125,8 +126,8 @@ def shared_engine() -> SharedEngine:
 
 
 async def shared_kv() -> KeyValue:
-    """Return the keys and values of this process's engine."""
-    return (await get_engine()).kv
+    """Return the keys and values of this process's engine, for handles that mostly ask."""
+    return (await engine_on_demand()).kv
 
 
 async def get_engine() -> Engine:
@@ -140,6 +141,48 @@ async def get_engine() -> Engine:
 async def existing_engine() -> Engine | None:
     """Return this process's engine; None where no run was ever, because looking never makes a store."""
     return await get_engine() if await asyncio.to_thread(has_store) else None
+
+
+# Calls of the ports that change nothing, and so need no store to be there.
+_ASKS = (
+    frozenset(("get", "entries", "changes", "watch"))  # of the key-value port
+    | frozenset(("get", "counts", "dead", "ready", "delayed", "blocked", "claimed", "unended", "ended"))
+    | frozenset(("read", "bounds", "seq_at", "wait", "positions"))
+    | frozenset(("open", "path", "has", "size", "verify", "digests"))
+)
+
+
+class _PortOnDemand:
+    """A port of this process's engine where there is no store yet: the first write makes it."""
+
+    def __init__(self, name: str, empty: Engine) -> None:
+        self._name, self._empty = name, empty
+
+    def __getattr__(self, call: str) -> Any:
+        if call in _ASKS:
+            return getattr(getattr(self._empty, self._name), call)
+
+        async def write(*args: Any, **options: Any) -> Any:
+            return await getattr(getattr(await get_engine(), self._name), call)(*args, **options)
+
+        return write
+
+
+async def engine_on_demand() -> Engine:
+    """Return this process's engine, for handles that mostly ask: without a store the answers are empty ones.
+
+    Ask for it anew with every call: once something was written, it is the engine itself.
+    """
+    if await asyncio.to_thread(lambda: has_store() or not _could_be_made()):
+        return await get_engine()  # or its error: what cannot be opened is unknown, and not empty
+    empty = memory_engine(system_runtime())
+    ports: dict[str, Any] = {name: _PortOnDemand(name, empty) for name in ("events", "queue", "kv", "blobs")}
+    return Engine(lifecycle=empty.lifecycle, **ports)
+
+
+def _could_be_made() -> bool:
+    """Whether nothing but its absence keeps the store of this process from being there."""
+    return next(each for each in get_settings().coordinator_db.absolute().parents if each.exists()).is_dir()
 
 
 def has_store() -> bool:

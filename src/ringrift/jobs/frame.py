@@ -24,7 +24,7 @@ from typing import Annotated, Any, Generic, TextIO, TypeVar, get_args, get_origi
 import msgspec
 import structlog
 
-from ringrift.decoding import convert_to
+from ringrift.decoding import convert_to, decoder_of
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable, described, storable_text
 from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.foreign_files.paths import read_regular
@@ -70,13 +70,14 @@ def parse_params(kind: str, summary: str, params: type[P], argv: Sequence[str]) 
 
 def convert_params(kind: str, params: type[P], fields: dict[str, Any]) -> P:
     """Build *params* from plain values."""
-    missing = [f.encode_name for f in msgspec.structs.fields(params) if f.required and f.name not in fields]
-    if missing:
-        raise ConfigError(f"{kind}: missing {', '.join('--' + name.replace('_', '-') for name in missing)}")
     try:
         return convert_to(fields, params, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{kind}: {error}") from None
+        wrong = str(error)
+    missing = [f.encode_name for f in msgspec.structs.fields(params) if f.required and f.name not in fields]
+    if missing:
+        wrong = f"missing {', '.join('--' + name.replace('_', '-') for name in missing)}"
+    raise ConfigError(f"{kind}: {wrong}")
 
 
 def params_as_json(params: Params) -> dict[str, Any]:
@@ -362,6 +363,9 @@ class JobSpec(Generic[P]):
     summary: str
     params: type[P]
     run: Callable[[Job, P], Outcome]
+
+    def __post_init__(self) -> None:
+        decoder_of(self.params)  # prepared by whoever loads the kind, and not by each job that it forks
 
 
 def run_job(

@@ -84,11 +84,8 @@ class AnnouncementContext:
 
 def loss_of(fields: Mapping[str, Any]) -> float | None:
     """The loss that a training is compared by: on held-out games where there are any."""
-    for name in _LOSSES:
-        value = fields.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-    return None
+    known = (_whole_loss(fields.get(name)) for name in _LOSSES)
+    return next((loss for loss in known if loss is not None), None)
 
 
 # What is told when a training came to its end: what it did, by its own report.

@@ -19,6 +19,7 @@ from ringrift.engine.fencing import is_fenced
 from ringrift.engine.leases import CONTROL_LEASE, lease_holder
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, KeyValue
+from ringrift.engine.work_rules import HOLDS
 from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -31,7 +32,7 @@ from ringrift.learning.facts.ledger import known_configs, quoted
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import MarkWriter
 from ringrift.learning.intake import FileIntake
-from ringrift.learning.pauses import ALL, Pauses
+from ringrift.learning.pauses import ALL, ReadPauses
 from ringrift.learning.pipeline import (
     DataPipelineOrchestrator,
     IterationRecord,
@@ -62,7 +63,7 @@ from ringrift.status import CoordinatorStatus, HealthCheckResult
 from ringrift.work.admission import get_safeguards
 from ringrift.work.shares import PREPARING
 from ringrift.work.stages import get_loop_waker, get_stage_members
-from ringrift.work.worker.records import WorkerRecord, live_workers, running_jobs
+from ringrift.work.worker.records import RUNNING, WORKERS, WorkerRecord, jobs_in, workers_in
 
 __all__ = [
     "BoardType",
@@ -131,7 +132,8 @@ class StatusWriter:
     async def status_view(self, run_state: str) -> RunStatus:
         """The status of the run now; *run_state* is running or stopped."""
         controller, kv, now_s = self._controller, self._engine.kv, self._runtime.now_s()
-        running, workers, pauses = await running_jobs(kv), await live_workers(kv), await Pauses(kv).read()
+        read = await kv.entries(RUNNING, WORKERS, HOLDS)
+        running, workers, pauses = jobs_in(read), workers_in(read), ReadPauses(read)
         states = [controller.state(config) for config in controller.configs()]
         shares, idle = controller.shares(), idle_slots(states, workers, running, now_s=now_s)
         snapshots = {}

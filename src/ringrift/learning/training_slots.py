@@ -10,7 +10,7 @@ slot cannot spoil what the next one does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote
@@ -21,7 +21,7 @@ import structlog
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder, lease_key
 from ringrift.engine.opening import get_engine, has_store
-from ringrift.engine.ports import Engine, KeyValue, WorkItem, WorkQueue
+from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue
 from ringrift.engine.work_rules import WORK_LEASES, HeldWork, work_lease
 from ringrift.errors import ConfigError, Conflict, LeaseLost, Unavailable
 from ringrift.learning.plan.stages import SlotHold
@@ -270,9 +270,12 @@ async def trainings_of_workers(queue: WorkQueue) -> dict[str, WorkItem]:
     return {item.group: item for item in claimed if item.kind == TRAIN and item.group}
 
 
-async def held_slots(kv: KeyValue) -> dict[str, SlotHold]:
-    """Who holds the slot of each config that somebody holds, in whichever process."""
-    leases = {entry.key: entry for entry in await kv.entries(WORK_LEASES)}
+async def held_slots(kv: KeyValue, entries: Iterable[Entry] | None = None) -> dict[str, SlotHold]:
+    """Who holds the slot of each config that somebody holds, in whichever process.
+
+    *entries* are those of the leases, if they are read already.
+    """
+    leases = [entry.key for entry in (await kv.entries(WORK_LEASES) if entries is None else entries)]
     configs = {group for group, kind in HeldWork.by(leases).kinds if kind == TRAIN}
     found = {}
     for config in configs:

@@ -305,6 +305,9 @@ class KeyValueContract:
             await kv.put(key, key.encode())
         assert [entry.key for entry in await kv.entries("role/")] == ["role/a", "role/b"]
         assert [e.key for e in await kv.entries()] == ["node/a", "node/é", "role/a", "role/b", "rolex"]
+        assert [e.key for e in await kv.entries("rolex", "node/", "nothing/", "node/a")] == [
+            *("node/a", "node/é", "rolex")
+        ]
 
     async def test_an_entry_ends_with_its_time(self, bench: EngineBench) -> None:
         first, second = (await bench.open()).kv, (await bench.open()).kv

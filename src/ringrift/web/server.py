@@ -21,12 +21,12 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ringrift.coordination.event_router import get_router
 from ringrift.daemons.status import DaemonReader
 from ringrift.engine.opening import get_engine
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.waiting import Waiter
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.events.router import get_router
 from ringrift.events.tracing import continued, extract
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import secret_in

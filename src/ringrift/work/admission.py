@@ -16,7 +16,7 @@ import psutil
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Engine
 from ringrift.engine.run_reports import reported
 from ringrift.health.breakers import CircuitBreaker
@@ -57,7 +57,7 @@ V = TypeVar("V")
 class AdmissionSources:
     """Where the facts come from."""
 
-    engine: Callable[[], Awaitable[Engine]] = get_engine
+    engine: Callable[[], Awaitable[Engine]] = engine_on_demand
     emergency: EmergencyStop
     monitor: QueueMonitor
     resources: Callable[[], Awaitable[NodeResources]]

@@ -15,8 +15,7 @@ from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import DependencyValidationError
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.errors import ConfigError
-from ringrift.events.router import UnifiedEventRouter
-from ringrift.events.unified_router import Surroundings
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import SimulatedRuntime
 

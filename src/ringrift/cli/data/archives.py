@@ -28,7 +28,7 @@ from ringrift.data.backup.restore import (
     choose_state,
 )
 from ringrift.data.backup.run_states import RunState
-from ringrift.data.nodes import DataNode, DataNodes, read_nodes
+from ringrift.data.config import DataNode, DataNodes, read_nodes
 from ringrift.data.plane import DataPlane, Transfers, assemble_transfers
 from ringrift.data.protection.records import set_damaged_aside
 from ringrift.data.transfer.archive import open_archive

@@ -42,7 +42,7 @@ from ringrift.data.protection.integrity import Orphans, register_orphans
 from ringrift.data.protection.inventory import Scrubbed, read_unregistered, scrub
 from ringrift.data.protection.replication import ReplicationRepairDaemon
 from ringrift.data.protection.retention import read_held
-from ringrift.data.sync.plan import PRIORITIES, SyncBackend, SyncRequest, SyncResponse
+from ringrift.data.sync.requests import PRIORITIES, SyncBackend, SyncRequest, SyncResponse
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 from ringrift.tls import own_files

@@ -16,10 +16,10 @@ from ringrift.cli.format import console, count, print_table
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.backup.service import archives
+from ringrift.data.config import read_nodes
 from ringrift.data.manifest.catalog import card_of, card_of_record
 from ringrift.data.manifest.file_facts import read_facts as facts_of_file
 from ringrift.data.manifest.store import ManifestStore
-from ringrift.data.nodes import read_nodes
 from ringrift.data.protection.integrity import KNOWN_KINDS
 from ringrift.engine.opening import allow_new_database, close_engine, get_engine
 from ringrift.engine.ports import Engine, Entry, KeyValue

@@ -64,6 +64,7 @@ from ringrift.learning.plan.training_data import (
     data_wait,
     fit_shards,
     freshness_note,
+    missing_files,
     next_export,
     rows_in_window,
     unsampled_shards,
@@ -429,10 +430,10 @@ def training_parent(state: ConfigState, rules: LearningRules) -> Model | None:
 
     A model of another size is no beginning: a line of its own size goes on from its newest.
     """
-    distrusted = distrusted_models(state, rules)
+    unusable = {*distrusted_models(state, rules), *missing_files(state)}
     first = state.models[state.reset.model] if state.reset is not None and state.restarts else None
     for model in (first, *reversed(state.models.values())):
-        if model is None or model.digest in distrusted or model.state is ModelState.ROLLED_BACK:
+        if model is None or model.digest in unusable or model.state is ModelState.ROLLED_BACK:
             continue
         if model.preset in ("", rules.preset):
             return model

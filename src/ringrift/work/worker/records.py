@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.ports import KeyValue
+from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import ConfigError
 
 # What a worker is: its name, its slots, what it can do and how patient it is.
@@ -183,9 +184,19 @@ def running_key(item_id: str) -> str:
 
 async def live_workers(kv: KeyValue) -> list[WorkerRecord]:
     """Every worker that lives, by name."""
-    return [decode_entry(entry, WorkerRecord) for entry in await kv.entries(WORKERS)]
+    return workers_in(await kv.entries(WORKERS))
+
+
+def workers_in(entries: Iterable[Entry]) -> list[WorkerRecord]:
+    """The same out of what was read together with other things."""
+    return [decode_entry(entry, WorkerRecord) for entry in entries if entry.key.startswith(WORKERS)]
 
 
 async def running_jobs(kv: KeyValue) -> list[RunningRecord]:
     """Every job under way, by item."""
-    return [decode_entry(entry, RunningRecord) for entry in await kv.entries(RUNNING)]
+    return jobs_in(await kv.entries(RUNNING))
+
+
+def jobs_in(entries: Iterable[Entry]) -> list[RunningRecord]:
+    """The same out of what was read together with other things."""
+    return [decode_entry(entry, RunningRecord) for entry in entries if entry.key.startswith(RUNNING)]
