@@ -139,7 +139,7 @@ COMMANDS = {
     "replay": Place(
         "ringrift.cli.learning.decisions:replay_command", "Whether every decision follows from the facts."
     ),
-    "report": Place("ringrift.cli.learning.report:report", "The run so far as one file to keep or send."),
+    "report": Place("ringrift.cli.learning.models:report", "The run so far as one file to keep or send."),
     "queue": Place("ringrift.cli.control:queue", "The work that waits, runs and failed for good."),
     "tune": Place("ringrift.cli.learning.tune:tune", "Search for better parameters of training."),
     "data": Place("ringrift.cli.data.commands:data", "Files and their copies: list, verify, sync, back up."),

@@ -127,7 +127,8 @@ class _Handshake(asyncio.Protocol):
         waiting: dict[_Handshake, None],
         handshakes: TaskOwner,
     ) -> None:
-        self._tls, self._make, self._waiting, self._handshakes = tls, make, waiting, handshakes
+        self._tls, self._make, self._waiting = tls, make, waiting
+        self._handshakes: TaskOwner = handshakes
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
