@@ -7,7 +7,8 @@ import pytest
 from recording import recorded
 
 TESTS = Path(__file__).parents[1]
-sys.path += [str(TESTS / "simulation"), str(TESTS / "unit" / "data"), str(TESTS / "unit" / "daemons")]
+for folder in ("simulation", "unit/data", "unit/daemons", "unit/work"):  # their worlds
+    sys.path.append(str(TESTS / folder))
 
 
 def pytest_configure(config):
@@ -19,6 +20,12 @@ def recording(monkeypatch, own_process_scope):
     """Who sent and who received which event during the test."""
     with recorded(monkeypatch) as found:
         yield found
+
+
+@pytest.fixture
+def events(request):
+    """The events that the scenario is about."""
+    return request.node.get_closest_marker("scenario").args
 
 
 @pytest.hookimpl(wrapper=True)

@@ -37,6 +37,7 @@ HANDS_ON = {
     "ringrift.coordination.event_buses",
     "ringrift.coordination.event_emission_mixin",
     "ringrift.coordination.event_router",
+    "ringrift.coordination.run_coordinator",
     "ringrift.events.catalog.emission",
     "ringrift.events.catalog.emitters",
     "ringrift.events.handlers",
@@ -45,6 +46,7 @@ HANDS_ON = {
     "ringrift.events.unified_router",
     "ringrift.web.endpoints",
     "ringrift.web.probes",
+    "ringrift.work.coordinator",
 }
 PUBLISHING = ("publish", "publish_event", "publish_sync")
 # Functions by which a test could send an event itself; the emitters of one event come from the catalog.

@@ -6,6 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.task_lifecycle_coordinator import (
     TaskLifecycleCoordinator,
     get_task_lifecycle_coordinator,
@@ -14,7 +15,6 @@ from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Engine
 from ringrift.events.event import RouterEvent
 from ringrift.events.handlers import HandlerBase
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime

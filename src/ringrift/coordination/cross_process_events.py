@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from ringrift.coordination.event_router import get_router
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import engine_on_demand, open_engine
@@ -21,7 +22,6 @@ from ringrift.events.catalog.names import normalize_event_type
 from ringrift.events.dead_letter_queue import ProcessDeadLetters
 from ringrift.events.event import EventSource, RouterEvent, decode_body, from_log, to_log
 from ringrift.events.positions import LogConnection, process_log_connection
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import (
     Failure,
     FailureKind,

@@ -195,7 +195,7 @@ class RecordsMirror(Generic[T]):
 #
 # Each of them is made without arguments, on the engine of this process, or with the path of a database. The
 # engine is opened by the first call that needs it, and looked up anew by every call: one that was closed
-# meanwhile is opened again.
+# meanwhile is opened again. Reading makes none: where no run was ever, there is nothing.
 
 
 class OpenedKeyValue:
@@ -214,8 +214,8 @@ class OpenedKeyValue:
     async def get(self, key: str) -> Entry | None:
         return await (await self._kv()).get(key)
 
-    async def entries(self, prefix: str = "") -> list[Entry]:
-        return await (await self._kv()).entries(prefix)
+    async def entries(self, *prefixes: str) -> list[Entry]:
+        return await (await self._kv()).entries(*prefixes)
 
     async def create(
         self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None

@@ -61,6 +61,7 @@ def close_data_folder(settings: Settings) -> None:
     folder, coordination = settings.data_dir, settings.coordination_dir
     with translated_errors(folder):
         make_private_folder(folder)
+        # A folder elsewhere may be shared on purpose, and holds files that are not ours.
         inside = coordination.absolute().is_relative_to(folder.absolute())
         coordinating = [coordination, *coordination.glob("*"), *coordination.glob("*/*")] if inside else []
         logs = folder / "logs"
@@ -95,6 +96,7 @@ class SharedEngine:
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._inherited: list[Engine] = []
+        # SQLite connections and locks must not be used on both sides of a fork.
         os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
@@ -132,6 +134,7 @@ async def get_engine() -> Engine:
     """Return this process's engine. Its calls work on every event loop."""
     shared = shared_engine()
     engine = shared.peek()
+    # opening reads and migrates a file
     return await asyncio.to_thread(shared.get) if engine is None else engine
 
 
@@ -217,6 +220,7 @@ def engine_at(db_path: Path | str | None = None) -> Engine:
     Blocks. The same path gives the same engine for the life of the process, or until `close_engine`.
     """
     path = None if db_path is None else Path(db_path).absolute()
+    # One engine for one database, by whichever way it was asked for.
     if path is None or path == get_settings().coordinator_db.absolute():
         return get_engine_blocking()
     return process_scope().get(EnginesByPath, EnginesByPath).at(path)
@@ -224,6 +228,7 @@ def engine_at(db_path: Path | str | None = None) -> Engine:
 
 async def close_engine() -> None:
     """Close this process's engines, if there are any; the next use opens them anew."""
+    # Dropped first: whoever asks while they close gets a new one, not one that is half closed.
     shared, by_path = process_scope().drop(SharedEngine), process_scope().drop(EnginesByPath)
     engine = None if shared is None else shared.peek()
     for each in (engine, *([] if by_path is None else by_path.opened())):

@@ -24,18 +24,20 @@ from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.work.backpressure import NodeResources, QueueType, read_resources
-from ringrift.work.emergency import EmergencyNotice, EmergencyStop, get_emergency_stop
 from ringrift.work.limits import (
     LOOP_ORDER,
     SAFEGUARD_ORDER,
     Check,
     CoordinatorState,
+    EmergencyNotice,
+    EmergencyStop,
     Question,
     SpawnVerdict,
     StateNotice,
     TaskLimits,
     TokenBucket,
     check_hard_resources,
+    get_emergency_stop,
     has_room_again,
     judge,
 )

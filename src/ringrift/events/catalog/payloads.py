@@ -1004,7 +1004,7 @@ class PayloadOfNodeIncompatibleWithWorkload(TypedDict):
 
     node_id: str
     has_gpu: bool
-    gpu_vram_gb: float
+    gpu_vram_gb: NotRequired[float | None]
     reason: str
     compatible_configs: NotRequired[list[str] | None]
 
