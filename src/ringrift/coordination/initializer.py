@@ -11,7 +11,7 @@ import asyncio
 import importlib
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from ringrift.coordination.coordinator_dependencies import (
     verdict,
 )
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
-from ringrift.health.isolation import attempt, attempt_async
+from ringrift.health.isolation import attempt, attempt_async, end_within
 from ringrift.runtime import Runtime, system_runtime
 
 log = structlog.get_logger()
@@ -81,7 +81,7 @@ class Initialiser:
         self.shutdown_requested = False
         self.listed = True  # whether the coordinators stand in the directory for others
         self._walking = False
-        self._telling: list[Awaitable[Any]] = []
+        self._telling: list[asyncio.Future[Any]] = []  # deliveries, which the router owns
 
     @property
     def initialized(self) -> bool:
@@ -111,7 +111,7 @@ class Initialiser:
         """Wait until what was told inside this loop has been delivered, or for *timeout_s*."""
         pending, self._telling = self._telling, []
         if pending:
-            await asyncio.wait([asyncio.ensure_future(item) for item in pending], timeout=timeout_s)
+            await asyncio.wait(pending, timeout=timeout_s)
 
     def shutdown_order(self) -> list[str]:
         """Return what is up, last first."""
@@ -231,7 +231,7 @@ class Initialiser:
         """Publish; an engine that is away must not keep the system from coming up or going down."""
         try:
             told = self._publish(event, payload)
-            if inspect.isawaitable(told):
+            if isinstance(told, asyncio.Future):
                 self._telling.append(told)
         except RingRiftError as error:
             self.errors.append(f"{event} was not published: {error}")
@@ -329,17 +329,13 @@ async def _end(initialiser: Initialiser, name: str, timeout_s: float) -> str:
     closer = _closer(initialiser, name, "shutdown", "stop", "unwire")
     if closer is None:
         return ""
-    task = asyncio.ensure_future(attempt_async(f"shutdown of {name}", closer))
-    try:
-        await asyncio.wait({task}, timeout=timeout_s)
-        if task.done():
-            return "cancelled itself" if task.cancelled() else task.result().problem
-        task.cancel()
-        # A task may ignore its cancellation; then nobody waits for it any longer.
-        await asyncio.wait({task}, timeout=_CANCEL_GRACE_S)
-        return "did not end before the deadline"
-    finally:
-        task.cancel()
+    problem = ""
+
+    async def end() -> None:
+        nonlocal problem
+        problem = (await attempt_async(f"shutdown of {name}", closer)).problem
+
+    return await end_within(end(), timeout_s, grace_s=_CANCEL_GRACE_S) or problem
 
 
 def _end_at_once(initialiser: Initialiser, name: str) -> Ending:

@@ -317,6 +317,7 @@ def test_workers_that_are_gone_idle_or_broken_are_found():
     assert ("workers", Level.PROBLEM) in found(story, workers=(worker(done=0, busy=0, failed=4),))
     assert ("workers", Level.PROBLEM) in found(story, workers=(worker(done=1, failed=40),))
     assert found(story, workers=(), is_running=False) == set()
+    assert found(story, workers=(), has_workers=False) == set(), "nobody asked for one"
 
 
 @pytest.mark.parametrize(("free", "level"), [(4 * GIB, Level.WARNING), (GIB // 2, Level.PROBLEM)])

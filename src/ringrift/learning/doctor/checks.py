@@ -143,7 +143,8 @@ def _starves(state: ConfigState, kind: str, late_s: float, what: str) -> Ailment
 
 
 def workers(ward: Ward) -> Iterator[Ailment]:
-    if ward.is_running and not ward.workers and ward.now_s - ward.started_s > 60:
+    ought_to_be = ward.is_running and ward.has_workers and ward.now_s - ward.started_s > 60
+    if ought_to_be and not ward.workers:
         yield Ailment(
             level=Level.PROBLEM,
             text="the run is alive and no worker is",

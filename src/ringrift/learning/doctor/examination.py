@@ -25,6 +25,7 @@ from ringrift.learning.facts.facts import AnyFact
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.pauses import ALL, Pauses
 from ringrift.learning.plan.rules import LearningRules
+from ringrift.learning.run_status import read_run_choice
 from ringrift.runtime import Runtime
 from ringrift.work.job.folder import damaged_inputs
 from ringrift.work.worker.records import live_workers, running_jobs
@@ -162,10 +163,12 @@ async def look_around(
     pauses = await Pauses(kv).read()
     paused = {config: why for config in configs if (why := pauses.why_paused(config)) is not None}
     disk = await asyncio.to_thread(disk_usage, data_dir)
+    choice = await read_run_choice(kv)
     return Ward(
         now_s=now_s,
         rules=rules,
         workers=await live_workers(kv),
+        has_workers=choice is None or choice.workers > 0,
         running=await running_jobs(kv),
         paused=paused,
         run_paused=pauses.why_paused(ALL),
