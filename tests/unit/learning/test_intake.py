@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from learning_story import RULES
 
+from ringrift.coordination.data_pipeline_orchestrator import PipelineConfig, wire_pipeline_events
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.opening import shared_engine
 from ringrift.engine.ports import Claimant, NewWork, WorkState
@@ -24,7 +25,7 @@ from ringrift.learning.controller import Controller
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import ShardState
 from ringrift.learning.intake import FileIntake, refused_claims, waiting_claims
-from ringrift.learning.loop import PipelineConfig, TrainingLoop, wire_pipeline_events
+from ringrift.learning.loop import TrainingLoop
 from ringrift.learning.pauses import ALL, Pause, Pauses
 from ringrift.learning.replay import replay
 from ringrift.learning.situation import get_open_run
