@@ -49,8 +49,9 @@ from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_error, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import CoordinatorStatus, HealthCheckResult
+from ringrift.work.admission import get_safeguards
 from ringrift.work.coordinator import ConfigSignals, SubscribedCoordinator, heard_by
-from ringrift.work.stages import get_loop_waker
+from ringrift.work.stages import get_loop_waker, get_stage_members
 
 __all__ = [
     "BoardType",
@@ -415,7 +416,8 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         try:
             if loop is None or engine is None:
                 raise ConfigError("no run is open that could take it in; start one and tell it again")
-            await FileIntake(loop, engine, get_settings(), self.runtime).hear(event)
+            wake = get_loop_waker().ring_for
+            await FileIntake(loop, engine, get_settings(), self.runtime, wake=wake).hear(event)
         except REFUSALS as error:
             await keep_refusal(refused(event, str(error)))
 
@@ -687,7 +689,16 @@ class DataPipelineDaemon:
         wanted = get_pipeline_orchestrator().config.learning(settings.learning or {})
         settings = replace(settings, learning=wanted or None)
         router = self._router or get_router()
-        self._loop = TrainingLoop(await get_engine(), self._runtime, router, settings)
+        self._loop = TrainingLoop(
+            await get_engine(),
+            self._runtime,
+            router,
+            settings,
+            safeguards=get_safeguards(),
+            stages=get_stage_members(),
+            waker=get_loop_waker(),
+            run=get_open_run(),
+        )
         self._turned = (0, self._runtime.monotonic_s())
         self._waits_for = ""
         await self._loop.run(configs)

@@ -27,7 +27,7 @@ from ringrift.learning.intake import FileIntake
 from ringrift.learning.pauses import ALL, Pauses
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus, read_run_choice
-from ringrift.learning.situation import get_open_run
+from ringrift.learning.situation import OpenRun
 from ringrift.learning.status_view import (
     AroundConfig,
     config_status,
@@ -38,9 +38,9 @@ from ringrift.learning.status_view import (
 )
 from ringrift.runtime import Runtime, first_error
 from ringrift.settings import Settings
-from ringrift.work.admission import get_safeguards
+from ringrift.work.admission import Safeguards
 from ringrift.work.shares import PREPARING
-from ringrift.work.stages import get_loop_waker, get_stage_members
+from ringrift.work.stages import LoopWaker, StageMembers
 from ringrift.work.worker.records import WorkerRecord, live_workers, running_jobs
 
 # The status of the run is kept in the key-value port, where any process reads it in one step.
@@ -173,20 +173,27 @@ class TrainingLoop:
         runtime: Runtime,
         router: UnifiedEventRouter,
         settings: Settings,
+        *,
+        safeguards: Safeguards | None = None,
+        stages: StageMembers | None = None,
+        waker: LoopWaker | None = None,
+        run: OpenRun | None = None,
     ) -> None:
+        """Whoever gives *waker* can wake it, and whoever gives *run* finds its controller there."""
         self._runtime = runtime
+        self._waker, self._run = waker or LoopWaker(), run or OpenRun()
         mark = MarkWriter(engine.kv, runtime, settings.data_dir, beside=(settings.dlq_path,))
         self.controller = Controller(
             engine,
             runtime,
             configured_rules(settings),
             announcer=RouterAnnouncer(router),
-            safeguards=get_safeguards(),
+            safeguards=safeguards,
             keep_mark=mark.keep,
-            stages=get_stage_members(),
+            stages=stages,
         )
         self._status = StatusWriter(engine, runtime, settings, self.controller, router=router, mark=mark)
-        self._intake = FileIntake(self.controller, engine, settings, runtime)
+        self._intake = FileIntake(self.controller, engine, settings, runtime, wake=self._waker.ring_for)
         self._woken = asyncio.Event()
         self.status_writes_failed = 0
         self.status_problem = ""  # why the last status could not be made; empty if it could
@@ -194,13 +201,13 @@ class TrainingLoop:
     async def run(self, configs: Sequence[str], on_ready: Callable[[], None] | None = None) -> None:
         """Learn *configs*; ends by cancellation, and then leaves a last status that says so."""
         await self.controller.open(configs)
-        loop, run = asyncio.get_running_loop(), get_open_run()
+        loop = asyncio.get_running_loop()
 
         def wake() -> None:
             loop.call_soon_threadsafe(self._woken.set)
 
-        end_listening = get_loop_waker().listen(wake)
-        run.loop = self.controller
+        end_listening = self._waker.listen(wake)
+        self._run.loop = self.controller
         try:
             if on_ready is not None:
                 on_ready()
@@ -209,7 +216,7 @@ class TrainingLoop:
                     group.create_task(self._take_in_waiting_files())
                     await self._turn_until_cancelled(group)
         finally:
-            run.loop = None
+            self._run.loop = None
             end_listening()
             await self._show("stopped")
 
