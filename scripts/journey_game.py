@@ -27,7 +27,7 @@ from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, load_settings
 from ringrift.work.admission import get_safeguards
-from ringrift.work.durations import get_duration_store
+from ringrift.work.durations import DurationStore
 from ringrift.work.job.folder import JobFolders
 from ringrift.work.stages import StageMembers, get_stage_members
 from ringrift.work.worker.claim import WorkerContext
@@ -116,6 +116,6 @@ def _worker(engine: Engine, router: UnifiedEventRouter, runtime: Runtime, settin
             settings=settings,
             folders=JobFolders(settings.job_dir),
             events=WorkerEvents(router.publish, node=config.node),
-            durations=get_duration_store(),
+            durations=DurationStore(),
         )
     )

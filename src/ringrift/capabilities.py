@@ -61,7 +61,7 @@ _HOMES: dict[Part, dict[str, str]] = {
         "evaluation": "ringrift.coordination.evaluation_daemon",
         "dataset_export": "ringrift.coordination.auto_export_daemon",
         "training_feedback": "ringrift.coordination.feedback_loop_controller",
-        "pipeline": "ringrift.learning.loop",
+        "pipeline": "ringrift.coordination.data_pipeline_orchestrator",
         "promotion": "ringrift.coordination.auto_promotion_daemon",
         "data_quality": "ringrift.coordination.quality_monitor_daemon",
         "training_trigger": "ringrift.coordination.training_coordinator",

@@ -15,13 +15,13 @@ import pytest
 
 from ringrift.coordination.coordination_bootstrap import bootstrap_coordination, get_initialiser
 from ringrift.coordination.daemon_factory import get_daemon_factory
+from ringrift.coordination.data_pipeline_orchestrator import PipelineConfig
 from ringrift.coordination.duration_scheduler import BusyHours
 from ringrift.coordination.event_mappings import StageEvent
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, LeaseLost
-from ringrift.learning.pipeline import PipelineConfig
 from ringrift.work.backpressure import QUEUE_LIMITS
 from ringrift.work.shares import SupplyLimits
 

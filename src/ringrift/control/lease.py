@@ -113,6 +113,7 @@ class ControlLease:
 
     async def take(self) -> None:
         """Take control, or raise `Conflict` that says who has it."""
+        # The folder first: whoever holds its lock lives, so a lease beside a free lock is of a dead process.
         locked = self._guard.try_acquire()
         try:
             await self._take_lease(locked=locked)
@@ -120,11 +121,13 @@ class ControlLease:
                 await self._wait_for_folder()
             self.before = await control_holder(self._kv)
             record = msgspec.json.encode(self.me)
+            # Only with the lease still ours: a slow process may have lost it again since it took it.
             only_if = WriteGuard(lease_key(NAME), self._lease.token)
             self._token = await self._kv.put(TOKEN_KEY, record, guard=only_if)
         except BaseException:
             await self._give_back()
             raise
+        # Last, when nobody else can be in control any more: it may have been exchanged on the way here.
         if problem := self.exchanged():
             await self._give_back()
             raise Conflict(problem)
@@ -208,6 +211,7 @@ class ControlLease:
         Also makes `keep` look at once, which ends the run if another has taken over. False as well while the
         store does not answer, for then nothing is proved.
         """
+        # By the token: a lease that ran out harms nothing while nobody else has taken over.
         self.look_now()
         if self.exchanged():
             return False

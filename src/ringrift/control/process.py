@@ -125,6 +125,7 @@ def _encoded(report: RunReport) -> bytes:
         content = _json(msgspec.structs.replace(report, answers=answers))
         if len(content) <= VALUE_BYTES_MAX:
             return content
+        # One that is too long must not make all the others unknown.
         longest = max(answers, key=lambda name: len(answers[name]))
         log.warning("control.report_shortened", left_out=longest, size_bytes=len(answers.pop(longest)))
 
@@ -165,6 +166,7 @@ async def run_control_process(
     one took over or the folder was exchanged, `ValueError` for an unknown profile.
     """
     async with AsyncExitStack() as stack:
+        # What is pushed later is undone earlier: control is given back when nothing of the run is left.
         _be_known_as_control()
         engine, lease, keeping = await _take_control(stack, profile, begin_anew=options.begin_anew)
         stack.push_async_callback(close_data_plane)
@@ -181,10 +183,12 @@ async def run_control_process(
         members.reasons = partial(why_not_planning, manager)
         stack.callback(members.close)
         requests = RequestCarrier(engine.kv, manager, system_runtime())
+        # What people asked for while no run was there holds from the first start on.
         await requests.before_start()
         results = await _unless_stopped(manager.start_profile(profile), stop, keeping)
         if results is None:
             return
+        # Until now nobody was missing: a daemon that has not started yet was not stopped by anybody.
         members.complete()
         _tell_elected(lease)
         serving = TaskOwner("requests and reports")
@@ -230,6 +234,7 @@ async def _take_control(
     settings, runtime = get_settings(), system_runtime()
     guard = MasterLoopGuard(profile=profile)
     stack.callback(guard.release)
+    # Before the engine is opened: opening makes a database, also where there is somebody else's run.
     check_folder_is_free(guard, to_begin_anew=begin_anew)
     if begin_anew:
         await asyncio.to_thread(set_run_aside, settings, runtime.now_s())

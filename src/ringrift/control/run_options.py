@@ -67,6 +67,7 @@ def default_workers() -> tuple[int, str]:
     """One a core, as far as the memory goes."""
     cores = len(os.sched_getaffinity(0))
     room = int(psutil.virtual_memory().total // WORKER_MEMORY_BYTES)
+    # A job that is killed for its memory costs more than a core that waits.
     if room < cores:
         return max(1, room), "as many as the memory holds"
     return max(1, cores), "one a core"

@@ -6,6 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
+from ringrift.coordination.duration_scheduler import get_duration_store
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.task_lifecycle_coordinator import (
     TaskLifecycleCoordinator,
@@ -32,7 +33,7 @@ from ringrift.work.backpressure import (
     next_level,
     read_resources,
 )
-from ringrift.work.durations import DurationStore, get_duration_store
+from ringrift.work.durations import DurationStore
 from ringrift.work.queue_monitor import (
     QueueMonitor,
     QueueStatus,

@@ -17,6 +17,7 @@ from ringrift.coordination.coordinator_dependencies import (
     order,
 )
 from ringrift.coordination.coordinator_persistence import get_snapshot_coordinator
+from ringrift.coordination.data_pipeline_orchestrator import PipelineConfig
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_resilience import get_handler_metrics
 from ringrift.coordination.initializer import (
@@ -35,7 +36,6 @@ from ringrift.engine.run_reports import ControlHere, read_report, unknown
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.isolation import attempt
-from ringrift.learning.pipeline import PipelineConfig
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings

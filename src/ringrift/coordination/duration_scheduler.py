@@ -11,7 +11,7 @@ from typing import Any
 
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
-from ringrift.process import SingletonMixin
+from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.durations import (
     DAY_S,
@@ -19,7 +19,6 @@ from ringrift.work.durations import (
     DurationEstimate,
     DurationStore,
     TaskOutcome,
-    get_duration_store,
 )
 from ringrift.work.limits import SpawnVerdict
 from ringrift.work.tasks import INTENSIVE_TYPES, RunningTask, TaskRegistry, TaskType, task_type_of
@@ -44,6 +43,11 @@ __all__ = [
 ANSWER_S = 10.0
 HOUR_S = 3600.0
 LONGEST_S = DAY_S  # a running task counts as ended by then, whatever the estimate
+
+
+def get_duration_store() -> DurationStore:
+    """Return the measured durations as this process keeps them."""
+    return process_scope().get(DurationStore, DurationStore)
 
 
 @dataclass(frozen=True, slots=True)

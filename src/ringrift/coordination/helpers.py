@@ -25,6 +25,7 @@ from ringrift.coordination.cluster_transport import (
     request_bandwidth,
 )
 from ringrift.coordination.coordination_bootstrap import get_system_health
+from ringrift.coordination.data_pipeline_orchestrator import get_pipeline_status
 from ringrift.coordination.duration_scheduler import can_schedule_task, estimate_task_duration
 from ringrift.coordination.event_buses import publish_event
 from ringrift.coordination.model_lifecycle_coordinator import get_production_model_id
@@ -44,7 +45,6 @@ from ringrift.coordination.training_coordinator import (
     request_training_slot,
 )
 from ringrift.errors import ConfigError, RingRiftError, described
-from ringrift.learning.loop import get_pipeline_status
 
 __all__ = [
     "acquire_orchestrator_role_safe",

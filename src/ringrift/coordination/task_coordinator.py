@@ -29,6 +29,7 @@ from ringrift.coordination.task_lifecycle_coordinator import (
 )
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import existing_engine
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.event import EventSource, RouterEvent
@@ -66,7 +67,6 @@ from ringrift.work.tasks import (
     TaskRegistry,
     TaskType,
     counted,
-    get_work_queue_status,
     task_type_of,
     work_queue_status,
 )
@@ -572,3 +572,12 @@ async def _beat(coordinator: TaskCoordinator, task: TaskContext, runtime: Runtim
     while True:
         await runtime.sleep(HEARTBEAT_S)
         await asyncio.to_thread(coordinator.heartbeat_task, task.task_id)
+
+
+def get_work_queue_status() -> dict[str, Any]:
+    """What the queue holds, for code without a loop; None is what nobody knows."""
+
+    async def read() -> dict[str, Any]:
+        return await work_queue_status(await existing_engine())
+
+    return run_blocking(read(), timeout_s=ANSWER_S)

@@ -40,6 +40,7 @@ def findings(
             found.append(f"{daemon_type} counts as up but nothing runs")
         if (unit.info.state is DaemonState.RUNNING) != (unit.phase is Phase.UP):
             found.append(f"{daemon_type} is shown as {unit.info.state} but is {unit.phase}")
+    # As of some seconds ago: what was due then and is not done was overlooked, and is not just due.
     overdue = plan(views, now_s=now_s - OVERDUE_S).actions
     found += [f"{action.daemon_type} waits for its {action.do} ({action.reason})" for action in overdue]
     return found
@@ -64,6 +65,7 @@ class EventRouterDaemon:
         self._running = True
         try:
             on_ready()
+            # The router works in tasks of its own; this only stays until it is cancelled.
             await asyncio.get_running_loop().create_future()
         finally:
             self._running = False

@@ -385,6 +385,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
             return
         self._open()  # a closed loop leaves something to clear up; a live one is not for us to stop
         limit_s = self.config.shutdown_timeout if timeout is None else timeout
+        # First what would start daemons, then what would judge them, then the daemons.
         self._running = False
         await self._tasks.stop(FLUSH_S_MAX)
         await self._rounds.stop()

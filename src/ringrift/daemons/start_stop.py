@@ -55,8 +55,10 @@ class Starter:
             return unit.info.unavailable_reason
         if unit.factory is None:
             return f"{daemon_type} has no factory"
+        # A person has to look first: to start it by hand again and again would hide why it fails.
         if self._supervisor.ledger.failed_for_good(daemon_type):
             return f"failed for good ({unit.info.last_error}); clear it with clear_permanently_failed"
+        # Two runs of one daemon at a time would do its work twice.
         if unit.leaked_runs:
             return "an earlier run ignores cancellation and may still be alive"
         successor = unit.spec.deprecated_for
@@ -204,6 +206,7 @@ class Starter:
         return unit is not None and unit.wanted and not unit.info.unavailable_reason
 
     def _memory_refusal(self, unit: Unit) -> str:
+        # What others depend on starts also when there is little memory: without it they would all fail.
         if unit.spec.critical:
             return ""
         now_s = self._supervisor.runtime.monotonic_s()
@@ -235,6 +238,7 @@ async def stop_in_order(
     """
     runtime = supervisor.runtime
     deadline_s = runtime.monotonic_s() + timeout_s
+    # All at once and before the first ends: the planner must not restart one while others still stop.
     for daemon_type in types:
         supervisor.units[daemon_type].wanted = False
     groups = list(reversed(levels(registry, types))) if ordered else [list(types)]

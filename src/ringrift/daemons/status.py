@@ -153,6 +153,7 @@ class HealthRounds:
     async def _check(self, unit: Unit, run: Run) -> None:
         answer = HealthCheckResult.ok("paused") if unit.info.paused else await self._ask(unit)
         self.checks_done += 1
+        # The answer of a run that has ended meanwhile is not held against the next one.
         if unit.run is not run or unit.phase is not Phase.UP:
             return
         self._judge(unit, answer)
@@ -160,6 +161,7 @@ class HealthRounds:
             self._push(unit.daemon_type, self._runtime.monotonic_s() + unit.info.health_check_interval)
 
     async def _ask(self, unit: Unit) -> HealthCheckResult:
+        # Only what is written for the loop is called on it; what may block gets a thread.
         check = unit.info.instance.health_check
         direct = inspect.iscoroutinefunction(check)
         called = await running.call_async(partial(self._answer, check, direct=direct), timeout_s=CHECK_S_MAX)

@@ -348,6 +348,7 @@ class Supervisor:
             unit.info.ready_event.set()
         self.set_state(unit, DaemonState.RUNNING, "ready")
         self._tell("DAEMON_STARTED", unit, {"pid": self.runtime.pid})
+        # Who depends on it may still hold on to what the crashed run gave him.
         if was_crashed:
             self._bounce_dependents(unit)
         self._note_change()
@@ -372,6 +373,7 @@ class Supervisor:
         assert self._loop is not None
         assert run.task is not None
         log.warning("daemons.stop_overdue", daemon=unit.daemon_type.value, reason=run.stop_reason)
+        # Once more: the first cancellation may have been taken for the end of some inner wait.
         run.task.cancel("the time to stop is over")
         run.set_timer(self._loop.call_later(forced_s, self._leak, unit, run))
 
@@ -399,6 +401,7 @@ class Supervisor:
         if run in unit.leaked_runs:
             self._leak_ended(unit, run)
             return
+        # Another run has its place since; how an old one ends changes nothing.
         if unit.run is not run:
             return
         unit.run, unit.phase, unit.info.task, unit.info.instance = None, Phase.ABSENT, None, None

@@ -56,6 +56,7 @@ class CircuitBreaker:
         """Count a failure; opens at the limit, and again (for longer) when a trial fails."""
         failures = self.failures + 1
         if self.opened_s is not None:
+            # A call that began before it opened says nothing new: only a trial makes the wait longer.
             if self.state(now_s) is BreakerState.OPEN:
                 return replace(self, failures=failures)
             longer = min(self.cooldown_s * 2, self.config.cooldown_s_max)

@@ -31,6 +31,7 @@ async def attempt_async(what: str, function: Callable[[], Awaitable[Any] | Any])
 
 def _logged(what: str, called: Called) -> Called:
     if called.error is not None:
+        # Where it was raised and no whole traceback: the same call may fail every few seconds.
         frames = traceback.extract_tb(called.error.__traceback__)
         where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
         log.warning("isolated.call_failed", what=what, error=repr(called.error), where=where)

@@ -94,4 +94,5 @@ def run_state(seen: RunSeen | None, now_s: float) -> str | None:
     """Running, paused or stopped; None if nobody knows: no run ever said, or one fell silent unasked."""
     if seen is None:
         return None
+    # A run that stopped said so last, and is silent with good reason.
     return seen.state if seen.state == "stopped" or now_s - seen.at_s <= SILENT_S else None

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,7 +56,6 @@ from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 from ringrift.work.job.orders import SEALED_JOB, USER_PROGRAM, JobArtifact, JobOrder, JobReport, SealedJob
 from ringrift.work.shares import board_and_players
-from ringrift.work.stages import get_loop_waker
 
 FOLDER = "intake"  # in the data folder: copies on their way into the blobs
 FILE_BYTES_MAX = 4 << 30
@@ -131,8 +130,17 @@ class _Turn:
 class FileIntake:
     """Takes files into the run of one controller."""
 
-    def __init__(self, loop: RunningLoop, engine: Engine, settings: Settings, runtime: Runtime) -> None:
-        self._loop, self._engine, self._runtime = loop, engine, runtime
+    def __init__(
+        self,
+        loop: RunningLoop,
+        engine: Engine,
+        settings: Settings,
+        runtime: Runtime,
+        *,
+        wake: Callable[[RouterEvent], None],
+    ) -> None:
+        """*wake* is called when a file has become facts, which the loop should look at."""
+        self._loop, self._engine, self._runtime, self._wake = loop, engine, runtime, wake
         self._folders, self._here = settings.intake_folders, settings.data_dir / FOLDER
 
     async def hear(self, event: RouterEvent) -> None:
@@ -200,7 +208,7 @@ class FileIntake:
         report = self._report(state, event.payload, job, artifacts, fields)
         await self._engine.blobs.put(copy.path)
         await self._note(state.config, job, report)
-        get_loop_waker().ring_for(event)
+        self._wake(event)
         return True
 
     # --- the file -------------------------------------------------------------------------------------

@@ -1,15 +1,11 @@
-"""The loop as it runs in the control process: wakes, reconciles, and keeps the status of the run fresh; and
-the daemons that run it.
-"""
+"""The loop as it runs in the control process: wakes, reconciles, and keeps the status of the run fresh."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from enum import StrEnum
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import structlog
@@ -17,13 +13,10 @@ import structlog
 from ringrift.daemons.running import call_async
 from ringrift.engine.fencing import is_fenced
 from ringrift.engine.leases import CONTROL_LEASE, lease_holder
-from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.work_rules import HOLDS
-from ringrift.events.catalog.audit import ComponentWiring
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.announcements import ANNOUNCED, RouterAnnouncer
+from ringrift.learning.announcements import RouterAnnouncer
 from ringrift.learning.controller import Controller
 from ringrift.learning.doctor.examination import DoctorRounds
 from ringrift.learning.doctor.findings import Finding, Level
@@ -33,21 +26,9 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import MarkWriter
 from ringrift.learning.intake import FileIntake
 from ringrift.learning.pauses import ALL, ReadPauses
-from ringrift.learning.pipeline import (
-    DataPipelineOrchestrator,
-    IterationRecord,
-    OperationMode,
-    PipelineConfig,
-    PipelineStage,
-    StageTransition,
-    get_pipeline_orchestrator,
-    get_pipeline_status,
-    reset_pipeline_orchestrator,
-    wire_pipeline_events,
-)
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus, read_run_choice
-from ringrift.learning.situation import get_open_run
+from ringrift.learning.situation import OpenRun
 from ringrift.learning.status_view import (
     AroundConfig,
     config_status,
@@ -56,32 +37,12 @@ from ringrift.learning.status_view import (
     start_status,
     worker_statistics,
 )
-from ringrift.process import process_scope
-from ringrift.runtime import Runtime, first_error, system_runtime
-from ringrift.settings import Settings, get_settings
-from ringrift.status import CoordinatorStatus, HealthCheckResult
-from ringrift.work.admission import get_safeguards
+from ringrift.runtime import Runtime, first_error
+from ringrift.settings import Settings
+from ringrift.work.admission import Safeguards
 from ringrift.work.shares import PREPARING
-from ringrift.work.stages import get_loop_waker, get_stage_members
+from ringrift.work.stages import LoopWaker, StageMembers
 from ringrift.work.worker.records import RUNNING, WORKERS, WorkerRecord, jobs_in, workers_in
-
-__all__ = [
-    "BoardType",
-    "DataPipelineDaemon",
-    "DataPipelineOrchestrator",
-    "IterationRecord",
-    "OperationMode",
-    "PipelineConfig",
-    "PipelineStage",
-    "StageTransition",
-    "create_continuous_loop",
-    "create_data_pipeline",
-    "get_pipeline_orchestrator",
-    "get_pipeline_status",
-    "reset_pipeline_orchestrator",
-    "wire_pipeline_events",
-]
-
 
 # The status of the run is kept in the key-value port, where any process reads it in one step.
 
@@ -214,20 +175,27 @@ class TrainingLoop:
         runtime: Runtime,
         router: UnifiedEventRouter,
         settings: Settings,
+        *,
+        safeguards: Safeguards | None = None,
+        stages: StageMembers | None = None,
+        waker: LoopWaker | None = None,
+        run: OpenRun | None = None,
     ) -> None:
+        """Whoever gives *waker* can wake it, and whoever gives *run* finds its controller there."""
         self._runtime = runtime
+        self._waker, self._run = waker or LoopWaker(), run or OpenRun()
         mark = MarkWriter(engine.kv, runtime, settings.data_dir, beside=(settings.dlq_path,))
         self.controller = Controller(
             engine,
             runtime,
             configured_rules(settings),
             announcer=RouterAnnouncer(router),
-            safeguards=get_safeguards(),
+            safeguards=safeguards,
             keep_mark=mark.keep,
-            stages=get_stage_members(),
+            stages=stages,
         )
         self._status = StatusWriter(engine, runtime, settings, self.controller, router=router, mark=mark)
-        self._intake = FileIntake(self.controller, engine, settings, runtime)
+        self._intake = FileIntake(self.controller, engine, settings, runtime, wake=self._waker.ring_for)
         self._woken = asyncio.Event()
         self.status_writes_failed = 0
         self.status_problem = ""  # why the last status could not be made; empty if it could
@@ -235,13 +203,13 @@ class TrainingLoop:
     async def run(self, configs: Sequence[str], on_ready: Callable[[], None] | None = None) -> None:
         """Learn *configs*; ends by cancellation, and then leaves a last status that says so."""
         await self.controller.open(configs)
-        loop, run = asyncio.get_running_loop(), get_open_run()
+        loop = asyncio.get_running_loop()
 
         def wake() -> None:
             loop.call_soon_threadsafe(self._woken.set)
 
-        end_listening = get_loop_waker().listen(wake)
-        run.loop = self.controller
+        end_listening = self._waker.listen(wake)
+        self._run.loop = self.controller
         try:
             if on_ready is not None:
                 on_ready()
@@ -250,7 +218,7 @@ class TrainingLoop:
                     group.create_task(self._take_in_waiting_files())
                     await self._turn_until_cancelled(group)
         finally:
-            run.loop = None
+            self._run.loop = None
             end_listening()
             await self._show("stopped")
 
@@ -303,29 +271,7 @@ class TrainingLoop:
         return await self._status.status_view("running")
 
 
-# DATA_PIPELINE runs the training loop in the control process while auto-trigger is on (`ringrift run` turns
-# it on). CONTINUOUS_TRAINING_LOOP is the same under its old name: whichever comes first runs, the other
-# waits.
-
-
-LOOK_S = 1.0
-STILL_S_MAX = 60.0  # a loop that has not turned for so long hangs
-
-
-class BoardType(StrEnum):
-    """The boards of RingRift."""
-
-    SQUARE8 = "square8"
-    SQUARE19 = "square19"
-    HEX8 = "hex8"
-    HEXAGONAL = "hexagonal"
-
-
-class _OneLoop:
-    """One loop a process: facts have one writer."""
-
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
+# Which run it is.
 
 
 async def configs_of_the_run(kv: KeyValue) -> tuple[str, ...]:
@@ -339,122 +285,3 @@ async def configs_of_the_run(kv: KeyValue) -> tuple[str, ...]:
 async def controlled_elsewhere(engine: Engine) -> bool:
     """Whether another process holds the control lease: facts have one writer, wherever it is."""
     return not is_fenced(engine) and await lease_holder(engine.kv, CONTROL_LEASE) is not None
-
-
-class DataPipelineDaemon:
-    """Runs the loop."""
-
-    capability: ClassVar[str] = "pipeline"
-
-    def __init__(
-        self,
-        name: str = "data_pipeline",
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        self.name = name
-        self._router, self._runtime = router, runtime or system_runtime()
-        self._waits_for = "its start"
-        self._running = False
-        self._loop: TrainingLoop | None = None
-        self._turned: tuple[int, float] = (0, 0.0)  # passes, when they last grew
-
-    async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
-        """Live until cancelled: wait for a reason to run and for the seat, then learn."""
-        self._running = True
-        try:
-            if on_ready is not None:
-                on_ready()
-            await self._live()
-        finally:
-            self._running = False
-
-    async def _live(self) -> None:
-        seat = process_scope().get(_OneLoop, _OneLoop)
-        self._waits_for = "the loop of this process, which runs under another name"
-        async with seat.lock:
-            try:
-                while True:
-                    configs = await self._wait_for_work()
-                    await self._learn_while_in_control(configs)
-            finally:
-                self._loop, self._waits_for = None, "its start"
-
-    async def _wait_for_work(self) -> tuple[str, ...]:
-        engine = await get_engine()
-        while True:
-            if await controlled_elsewhere(engine):
-                self._waits_for = "control of the run, which another process holds"
-            elif not get_pipeline_orchestrator().auto_trigger:
-                self._waits_for = "auto-trigger, which is off (COORDINATOR_AUTO_TRIGGER_PIPELINE)"
-            elif configs := await configs_of_the_run(engine.kv):
-                return configs
-            else:
-                self._waits_for = "a config to learn; name one with ringrift run --configs"
-            await self._runtime.sleep(LOOK_S)
-
-    async def _learn_while_in_control(self, configs: tuple[str, ...]) -> None:
-        """Learn; where this process holds no lease, only for as long as nobody else takes it.
-
-        The holder needs no watch here: the store refuses its writes, and its run ends, when it lost control.
-        """
-        engine = await get_engine()
-        if is_fenced(engine):
-            await self._learn(configs)
-            return
-        try:
-            with first_error():
-                async with asyncio.TaskGroup() as group:
-                    learning = group.create_task(self._learn(configs))
-                    while not learning.done() and not await controlled_elsewhere(engine):
-                        await asyncio.wait({learning}, timeout=LOOK_S)
-                    learning.cancel()
-        finally:
-            self._loop = None
-
-    async def _learn(self, configs: tuple[str, ...]) -> None:
-        settings = get_settings()
-        wanted = get_pipeline_orchestrator().config.learning(settings.learning or {})
-        settings = replace(settings, learning=wanted or None)
-        router = self._router or get_router()
-        self._loop = TrainingLoop(await get_engine(), self._runtime, router, settings)
-        self._turned = (0, self._runtime.monotonic_s())
-        self._waits_for = ""
-        await self._loop.run(configs)
-
-    def wiring(self) -> ComponentWiring:
-        """Who runs the loop sends what follows from its facts."""
-        return ComponentWiring(self.name, self.capability, ANNOUNCED)
-
-    def health_check(self) -> HealthCheckResult:
-        """Degraded while there is nothing to run, unhealthy when the loop no longer turns."""
-        if not self._running:
-            return HealthCheckResult(False, CoordinatorStatus.STOPPED, "not running")
-        if self._loop is None:
-            return HealthCheckResult.degraded(f"waits for {self._waits_for}")
-        passes, now_s = self._loop.controller.passes, self._runtime.monotonic_s()
-        if passes != self._turned[0]:
-            self._turned = (passes, now_s)
-        still_s = now_s - self._turned[1]
-        details: dict[str, Any] = {"passes": passes, "configs": self._loop.controller.configs()}
-        if still_s > STILL_S_MAX:
-            return HealthCheckResult.unhealthy(f"the loop has not turned for {still_s:.0f} s", **details)
-        if problem := self._loop.status_problem:
-            details["status_writes_failed"] = self._loop.status_writes_failed
-            return HealthCheckResult.degraded(f"the picture of the run is old: {problem}", **details)
-        return HealthCheckResult.ok("", **details)
-
-
-def create_data_pipeline(
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> DataPipelineDaemon:
-    return DataPipelineDaemon(router=router, runtime=runtime)
-
-
-def create_continuous_loop(
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> DataPipelineDaemon:
-    return DataPipelineDaemon("continuous_training_loop", router=router, runtime=runtime)

@@ -20,7 +20,6 @@ from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.opening import shared_kv
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.tasks import TaskType, canonical_kind, task_type_of
 
@@ -207,11 +206,6 @@ class DurationStore:
         if len(entries) >= SERIES_MAX:
             oldest = min(entries, key=lambda entry: entry.revision)
             await kv.delete(oldest.key, revision=oldest.revision)
-
-
-def get_duration_store() -> DurationStore:
-    """Return the book of this process."""
-    return process_scope().get(DurationStore, DurationStore)
 
 
 def _prefix(kind: str) -> str:

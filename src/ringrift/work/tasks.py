@@ -11,9 +11,8 @@ import msgspec
 import structlog
 
 from ringrift.decoding import decode_as
-from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import UNREADABLE, decode_entry
-from ringrift.engine.opening import engine_on_demand, existing_engine
+from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue, WorkState
 from ringrift.engine.work_rules import LEASE_RAN_OUT
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch
@@ -97,8 +96,13 @@ STATUS_OF = {
 _PARTS = ("total_items", "by_status", "by_type", "pending", "running", "stats")
 
 
-async def work_queue_status(engine: Engine) -> dict[str, Any]:
-    """The reply of the documents. Totals count what the queue still keeps of ended items."""
+async def work_queue_status(engine: Engine | None) -> dict[str, Any]:
+    """The reply of the documents. Totals count what the queue still keeps of ended items.
+
+    Without an engine every part is None, which is what nobody knows.
+    """
+    if engine is None:
+        return dict.fromkeys(_PARTS)
     counts = await engine.queue.counts()
     by_status: Counter[str] = Counter()
     for states in counts.values():
@@ -171,16 +175,6 @@ def as_documented(item: WorkItem) -> dict[str, Any]:
         "result": item.result,
         "error": item.error,
     }
-
-
-def get_work_queue_status() -> dict[str, Any]:
-    """`work_queue_status` of this process's engine, for code without a loop; None is what nobody knows."""
-    return run_blocking(_shared_status(), timeout_s=ANSWER_S)
-
-
-async def _shared_status() -> dict[str, Any]:
-    engine = await existing_engine()
-    return dict.fromkeys(_PARTS) if engine is None else await work_queue_status(engine)
 
 
 # Every task that runs: the claims of the work queue, and what programs registered themselves.

@@ -21,6 +21,7 @@ from ringrift.coordination.coordination_bootstrap import (
     start_coordination,
 )
 from ringrift.coordination.coordinator_dependencies import InitPattern, get_initialization_order
+from ringrift.coordination.data_pipeline_orchestrator import get_pipeline_orchestrator
 from ringrift.coordination.event_subscription_registry import (
     DELEGATION_REGISTRY,
     INIT_CALL_REGISTRY,
@@ -35,7 +36,6 @@ from ringrift.coordination.unified_health_manager import get_health_manager
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
-from ringrift.learning.pipeline import get_pipeline_orchestrator
 from ringrift.learning.situation import get_open_run
 from ringrift.process import process_scope
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from learning_story import RULES
 
+from ringrift.coordination.data_pipeline_orchestrator import PipelineConfig, wire_pipeline_events
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.opening import shared_engine
 from ringrift.engine.ports import Claimant, NewWork, WorkState
@@ -25,7 +26,7 @@ from ringrift.learning.controller import Controller
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import ShardState
 from ringrift.learning.intake import FileIntake, refused_claims, waiting_claims
-from ringrift.learning.loop import PipelineConfig, TrainingLoop, wire_pipeline_events
+from ringrift.learning.loop import TrainingLoop
 from ringrift.learning.pauses import ALL, Pause, Pauses
 from ringrift.learning.plan.evaluation import untrained_player
 from ringrift.learning.replay import replay
@@ -272,7 +273,9 @@ async def test_a_file_told_during_a_pause_waits_quietly_and_is_taken_in_when_it_
     pauses = Pauses(site.engine.kv)
     await pauses.set(paused, Pause(reason="for a look"))
     event = await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=site.games("games.db"))
-    files = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    files = FileIntake(
+        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().ring_for
+    )
     await files.take_waiting()
     assert not site.state.shards
     assert (await site.refusals(), site.router.get_stats()["handler_failures"]) == ([], 0)
@@ -289,7 +292,7 @@ async def test_the_running_loop_takes_in_what_waited(site):
     await Pauses(site.engine.kv).set(ALL, Pause())
     await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=site.games("games.db"))
     await Pauses(site.engine.kv).end_all()
-    loop = TrainingLoop(site.engine, system_runtime(), site.router, get_settings())
+    loop = TrainingLoop(site.engine, system_runtime(), site.router, get_settings(), run=get_open_run())
     async with asyncio.timeout(60.0), asyncio.TaskGroup() as group:
         running = group.create_task(loop.run([CONFIG]))
         while await waiting_claims(site.engine.kv):
@@ -304,7 +307,9 @@ async def test_what_waited_is_refused_with_the_reason_if_it_is_gone_by_then(site
     await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
     await Pauses(site.engine.kv).end_all()
     (site.files / "games.db").unlink()
-    await FileIntake(site.loop, site.engine, get_settings(), system_runtime()).take_waiting()
+    await FileIntake(
+        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().ring_for
+    ).take_waiting()
     (reason,) = await site.refusals()
     assert f"there is no file {path}" in reason
     assert await waiting_claims(site.engine.kv) == []
@@ -345,7 +350,9 @@ async def test_a_file_that_another_process_is_taking_in_waits_for_its_end(site):
     path = site.games("games.db")
     claim = await left_over(site, site.files / "games.db")
     await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
-    files = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    files = FileIntake(
+        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().ring_for
+    )
     await files.take_waiting()
     assert not site.state.shards
     await site.engine.queue.fail(claim.id, token=claim.token, error="it died", final=True)
@@ -359,7 +366,9 @@ async def test_the_same_file_told_while_it_is_taken_in_counts_once(site):
         {"config_key": CONFIG, "games_generated": 12, "db_path": site.games("games.db")},
         source="a user",
     )
-    intake = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    intake = FileIntake(
+        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().ring_for
+    )
     found = await asyncio.gather(intake.take_in(event), intake.take_in(event))
     assert sorted(found) == [False, True]
 

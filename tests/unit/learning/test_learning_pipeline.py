@@ -9,6 +9,16 @@ import pytest
 from feedback_kit import Run
 from learning_story import RULES
 
+from ringrift.coordination.data_pipeline_orchestrator import (
+    DataPipelineDaemon,
+    DataPipelineOrchestrator,
+    OperationMode,
+    PipelineConfig,
+    PipelineStage,
+    get_pipeline_orchestrator,
+    get_pipeline_status,
+    wire_pipeline_events,
+)
 from ringrift.engine.leases import CONTROL_LEASE, NamedLease
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError
@@ -16,17 +26,7 @@ from ringrift.events.catalog.table import CATALOG
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcements import SOURCE
 from ringrift.learning.facts.facts import Promoted, Rejected
-from ringrift.learning.loop import (
-    DataPipelineDaemon,
-    DataPipelineOrchestrator,
-    OperationMode,
-    PipelineConfig,
-    PipelineStage,
-    configs_of_the_run,
-    get_pipeline_orchestrator,
-    get_pipeline_status,
-    wire_pipeline_events,
-)
+from ringrift.learning.loop import configs_of_the_run
 from ringrift.learning.plan.orders import train_order
 from ringrift.learning.plan.rules import LearningRules, learning_rules
 from ringrift.learning.run_status import CHOICE_KEY, STATUS_KEY

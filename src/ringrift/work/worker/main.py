@@ -31,7 +31,7 @@ from ringrift.files import HeldPath, hold_folder, make_folders, private_umask
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_error, first_of, result_before, system_runtime
 from ringrift.settings import Settings, get_settings
-from ringrift.work.durations import get_duration_store
+from ringrift.work.durations import DurationStore
 from ringrift.work.job.folder import JobFolder, JobFolders, JobRecord
 from ringrift.work.job.host import JobHost
 from ringrift.work.job.protocol import end_processes_in
@@ -524,7 +524,7 @@ async def _work(config: WorkerConfig, parent: int | None) -> None:
         settings=settings,
         folders=JobFolders(settings.job_dir),
         events=WorkerEvents(router.publish, node=config.node),
-        durations=get_duration_store(),
+        durations=DurationStore(),
         host=host,
     )
     try:

@@ -2,26 +2,32 @@
 
 The plan moves configs on. This reads the state of the run, in whichever process that runs, and answers for it
 under the documents' names; what it hears is no state and only wakes the loop, because something may
-have changed. With auto-trigger off the loop does not run, and nothing follows by itself.
+have changed. With auto-trigger off the loop does not run, and nothing follows by itself. The
+daemons that run the loop stand at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.opening import existing_engine
+from ringrift.engine.fencing import is_fenced
+from ringrift.engine.opening import existing_engine, get_engine
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
+from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.event import EventSource, RouterEvent
+from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import run_state, seen_run
+from ringrift.learning.announcements import ANNOUNCED
 from ringrift.learning.facts.facts import JobEnded, JobIssued, Promoted, Rejected, Staged
 from ringrift.learning.facts.records import Model, ModelState, ShardState
 from ringrift.learning.facts.state import ConfigState, stage_of
@@ -35,12 +41,34 @@ from ringrift.learning.intake import (
     waiting_claims,
 )
 from ringrift.learning.judging.ratings import Rating, rate
+from ringrift.learning.loop import TrainingLoop, configs_of_the_run, controlled_elsewhere
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.situation import RunAnswers, RunningLoop, Situations, get_open_run
-from ringrift.runtime import Runtime
+from ringrift.process import process_scope
+from ringrift.runtime import Runtime, first_error, system_runtime
 from ringrift.settings import get_settings
+from ringrift.status import CoordinatorStatus, HealthCheckResult
+from ringrift.work.admission import get_safeguards
 from ringrift.work.coordinator import ConfigSignals, SubscribedCoordinator, heard_by
-from ringrift.work.stages import get_loop_waker
+from ringrift.work.stages import get_loop_waker, get_stage_members
+
+__all__ = [
+    "BoardType",
+    "DataPipelineDaemon",
+    "DataPipelineOrchestrator",
+    "IterationRecord",
+    "OperationMode",
+    "PipelineConfig",
+    "PipelineStage",
+    "StageTransition",
+    "create_continuous_loop",
+    "create_data_pipeline",
+    "get_pipeline_orchestrator",
+    "get_pipeline_status",
+    "reset_pipeline_orchestrator",
+    "wire_pipeline_events",
+]
+
 
 # Stages of the pipeline, read off the state of a config: where it is, how it came there, its turns so far.
 #
@@ -386,7 +414,8 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         try:
             if loop is None or engine is None:
                 raise ConfigError("no run is open that could take it in; start one and tell it again")
-            await FileIntake(loop, engine, get_settings(), self.runtime).hear(event)
+            wake = get_loop_waker().ring_for
+            await FileIntake(loop, engine, get_settings(), self.runtime, wake=wake).hear(event)
         except REFUSALS as error:
             await keep_refusal(refused(event, str(error)))
 
@@ -554,3 +583,156 @@ def wire_pipeline_events(
 
 def get_pipeline_status() -> dict[str, Any]:
     return get_pipeline_orchestrator().get_status()
+
+
+# DATA_PIPELINE runs the training loop in the control process while auto-trigger is on (`ringrift run` turns
+# it on). CONTINUOUS_TRAINING_LOOP is the same under its old name: whichever comes first runs, the other
+# waits.
+
+
+LOOK_S = 1.0
+STILL_S_MAX = 60.0  # a loop that has not turned for so long hangs
+
+
+class BoardType(StrEnum):
+    """The boards of RingRift."""
+
+    SQUARE8 = "square8"
+    SQUARE19 = "square19"
+    HEX8 = "hex8"
+    HEXAGONAL = "hexagonal"
+
+
+class _OneLoop:
+    """One loop a process: facts have one writer."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+
+
+class DataPipelineDaemon:
+    """Runs the loop."""
+
+    capability: ClassVar[str] = "pipeline"
+
+    def __init__(
+        self,
+        name: str = "data_pipeline",
+        *,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self.name = name
+        self._router, self._runtime = router, runtime or system_runtime()
+        self._waits_for = "its start"
+        self._running = False
+        self._loop: TrainingLoop | None = None
+        self._turned: tuple[int, float] = (0, 0.0)  # passes, when they last grew
+
+    async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
+        """Live until cancelled: wait for a reason to run and for the seat, then learn."""
+        self._running = True
+        try:
+            if on_ready is not None:
+                on_ready()
+            await self._live()
+        finally:
+            self._running = False
+
+    async def _live(self) -> None:
+        seat = process_scope().get(_OneLoop, _OneLoop)
+        self._waits_for = "the loop of this process, which runs under another name"
+        async with seat.lock:
+            try:
+                while True:
+                    configs = await self._wait_for_work()
+                    await self._learn_while_in_control(configs)
+            finally:
+                self._loop, self._waits_for = None, "its start"
+
+    async def _wait_for_work(self) -> tuple[str, ...]:
+        engine = await get_engine()
+        while True:
+            if await controlled_elsewhere(engine):
+                self._waits_for = "control of the run, which another process holds"
+            elif not get_pipeline_orchestrator().auto_trigger:
+                self._waits_for = "auto-trigger, which is off (COORDINATOR_AUTO_TRIGGER_PIPELINE)"
+            elif configs := await configs_of_the_run(engine.kv):
+                return configs
+            else:
+                self._waits_for = "a config to learn; name one with ringrift run --configs"
+            await self._runtime.sleep(LOOK_S)
+
+    async def _learn_while_in_control(self, configs: tuple[str, ...]) -> None:
+        """Learn; where this process holds no lease, only for as long as nobody else takes it.
+
+        The holder needs no watch here: the store refuses its writes, and its run ends, when it lost control.
+        """
+        engine = await get_engine()
+        if is_fenced(engine):
+            await self._learn(configs)
+            return
+        try:
+            with first_error():
+                async with asyncio.TaskGroup() as group:
+                    learning = group.create_task(self._learn(configs))
+                    while not learning.done() and not await controlled_elsewhere(engine):
+                        await asyncio.wait({learning}, timeout=LOOK_S)
+                    learning.cancel()
+        finally:
+            self._loop = None
+
+    async def _learn(self, configs: tuple[str, ...]) -> None:
+        settings = get_settings()
+        wanted = get_pipeline_orchestrator().config.learning(settings.learning or {})
+        settings = replace(settings, learning=wanted or None)
+        router = self._router or get_router()
+        self._loop = TrainingLoop(
+            await get_engine(),
+            self._runtime,
+            router,
+            settings,
+            safeguards=get_safeguards(),
+            stages=get_stage_members(),
+            waker=get_loop_waker(),
+            run=get_open_run(),
+        )
+        self._turned = (0, self._runtime.monotonic_s())
+        self._waits_for = ""
+        await self._loop.run(configs)
+
+    def wiring(self) -> ComponentWiring:
+        """Who runs the loop sends what follows from its facts."""
+        return ComponentWiring(self.name, self.capability, ANNOUNCED)
+
+    def health_check(self) -> HealthCheckResult:
+        """Degraded while there is nothing to run, unhealthy when the loop no longer turns."""
+        if not self._running:
+            return HealthCheckResult(False, CoordinatorStatus.STOPPED, "not running")
+        if self._loop is None:
+            return HealthCheckResult.degraded(f"waits for {self._waits_for}")
+        passes, now_s = self._loop.controller.passes, self._runtime.monotonic_s()
+        if passes != self._turned[0]:
+            self._turned = (passes, now_s)
+        still_s = now_s - self._turned[1]
+        details: dict[str, Any] = {"passes": passes, "configs": self._loop.controller.configs()}
+        if still_s > STILL_S_MAX:
+            return HealthCheckResult.unhealthy(f"the loop has not turned for {still_s:.0f} s", **details)
+        if problem := self._loop.status_problem:
+            details["status_writes_failed"] = self._loop.status_writes_failed
+            return HealthCheckResult.degraded(f"the picture of the run is old: {problem}", **details)
+        return HealthCheckResult.ok("", **details)
+
+
+def create_data_pipeline(
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
+) -> DataPipelineDaemon:
+    return DataPipelineDaemon(router=router, runtime=runtime)
+
+
+def create_continuous_loop(
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
+) -> DataPipelineDaemon:
+    return DataPipelineDaemon("continuous_training_loop", router=router, runtime=runtime)
