@@ -91,6 +91,7 @@ class SelfplayOrchestrator(SubscribedCoordinator):
 
     capability: ClassVar[str] = "scheduling"
     emits: ClassVar[tuple[str, ...]] = ("SELFPLAY_COMPLETE",)
+    answers_instead: ClassVar[frozenset[str]] = frozenset({"get_metrics"})  # which would wait for the store
 
     def __init__(
         self,

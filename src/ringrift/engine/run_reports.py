@@ -101,9 +101,15 @@ class ReportedGetter(NamedTuple):
 
 
 def reported_getters(thing: object) -> Iterator[ReportedGetter]:
-    """All that may be asked of *thing*, with what its base classes answer by themselves."""
+    """All that may be asked of *thing*, with what its base classes answer by themselves.
+
+    Not those of base classes that *thing* lists in `answers_instead`: nobody asks them any more.
+    """
+    instead: frozenset[str] = getattr(thing, "answers_instead", frozenset())
     for home in type(thing).__mro__:
-        for getter in vars(home).values():
+        for name, getter in vars(home).items():
+            if name in instead and home is not type(thing):
+                continue
             if (waits := getattr(getter, _MARK, None)) is not None:
                 yield ReportedGetter(_key(thing, getter), functools.partial(getter, thing), waits)
 

@@ -517,6 +517,22 @@ def test_a_pin_that_is_set_while_the_holder_reads_is_told(holder):
     assert holder.keep(asked(file)).files[0].pinned == "for a paper"
 
 
+def test_files_that_are_read_for_one_answer_are_noted_together(holder, monkeypatch):
+    """Each transaction of the record waits for the disk."""
+    files = tuple(put(holder, content=b"file %d" % number) for number in range(20))
+    damaged = holder.folder.place(files[3].digest)
+    damaged.chmod(0o600)
+    damaged.write_bytes(b"x" * files[3].size)
+    transactions, done = [], PromiseStore._do
+    monkeypatch.setattr(PromiseStore, "_do", lambda *args: transactions.append(args) or done(*args))
+    answer = holder.keep(KeepRequest(asker="a", files=files))
+    assert [file.damaged for file in answer.files] == [number == 3 for number in range(20)]
+    assert len(transactions) == 3, "what was read before, what was read now, and whose record it is"
+    again = holder.keep(KeepRequest(asker="a", files=files))
+    assert [file.read_age_s for file in again.files] == [None if n == 3 else 0.0 for n in range(20)]
+    assert len(transactions) == 5
+
+
 class HungWay:
     """A node whose address takes the call and never answers."""
 

@@ -21,6 +21,7 @@ from ringrift.coordination.selfplay_scheduler import (
 )
 from ringrift.engine.memory import memory_engine
 from ringrift.engine.ports import Claimant, Completion, NewWork, WorkState
+from ringrift.engine.run_reports import reported_getters
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.router import get_router
@@ -160,6 +161,17 @@ async def test_what_ended_before_is_not_read_again(selfplay, monkeypatch):
     stats = await orchestrator.stats()
     assert (stats["completed_tasks"], stats["games_last_hour"]) == (301, 605)
     assert len(read) <= 2, "the oldest, to see what is kept, and the new one"
+
+
+async def test_what_is_asked_of_it_on_the_loop_does_not_wait_for_the_store(router):
+    async def no_store():
+        pytest.fail("the loop would stand still meanwhile")
+
+    orchestrator = SelfplayOrchestrator(router=router, runtime=ManualRuntime(), get_store=no_store)
+    asked = [getter for getter in reported_getters(orchestrator) if not getter.waits]
+    assert {getter.name for getter in asked} >= {"SelfplayOrchestrator:SelfplayOrchestrator.get_metrics"}
+    for getter in asked:
+        getter.ask()
 
 
 async def test_a_task_that_was_revived_has_not_failed(selfplay):

@@ -75,6 +75,14 @@ class FileRead(NamedTuple):
     sound: bool
 
 
+class NotedRead(NamedTuple):
+    """All of a file was read while it looked like that."""
+
+    digest: str
+    look: FileLook
+    sound: bool
+
+
 class PromiseStore:
     """The promises and begun deletions of one folder of files. All calls block; safe from several threads.
 
@@ -188,9 +196,14 @@ class PromiseStore:
 
     def note_read(self, digest: str, look: FileLook, *, sound: bool) -> None:
         """All of the file was read while it looked like that."""
-        row = (digest, look.size, look.stamp, self._runtime.wall_s(), int(sound))
+        self.note_reads([NotedRead(digest, look, sound)])
+
+    def note_reads(self, noted: Sequence[NotedRead]) -> None:
+        """The same for files that were read one after the other: each transaction waits for the disk."""
+        now_s = self._runtime.wall_s()
+        rows = [(each.digest, each.look.size, each.look.stamp, now_s, int(each.sound)) for each in noted]
         query = f"INSERT OR REPLACE INTO reads ({_READ}, hash) VALUES (?, ?, ?, ?, ?, ?)"
-        self._do(lambda db: db.execute(query, (*row, row_hash(row))))
+        self._do(lambda db: db.executemany(query, [(*row, row_hash(row)) for row in rows]))
 
     def last_reads(self, digests: Sequence[str]) -> dict[str, FileRead]:
         """When these were last read, as far as it is known; what is not as it was noted is not known."""

@@ -15,13 +15,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import structlog
 
 from ringrift.data.config import DataNode
-from ringrift.data.protection.promise_store import KEEP_S_MAX, FileLook, FileRead, PromiseStore
+from ringrift.data.protection.promise_store import KEEP_S_MAX, FileLook, FileRead, NotedRead, PromiseStore
 from ringrift.data.transfer.http.wire import ASKED_AT_ONCE, FILES_AT_ONCE, File
 from ringrift.engine.sqlite.blobs import BlobFolder, digest_of
 from ringrift.engine.sqlite.config import SqliteConfig
@@ -132,6 +132,11 @@ class FolderFiles:
         return digest_of(self._folder.place(digest))
 
 
+class _ReadFile(NamedTuple):
+    noted: NotedRead
+    wrong: str  # with the file; empty if nothing is
+
+
 class Holder:
     """Answers for the files of this node. Blocks; safe from several threads."""
 
@@ -173,33 +178,46 @@ class Holder:
 
     def read(self, digest: str) -> str:
         """Read all of a file and note it; return what is wrong with it. `FileNotFoundError` if it is gone."""
+        read = self._read(digest)
+        self.promises.note_reads([read.noted])
+        return read.wrong
+
+    def _read(self, digest: str) -> _ReadFile:
         look = self._files.look(digest)
         if look is None:
             raise FileNotFoundError(digest)
         found = self._files.hash(digest)
-        self.promises.note_read(digest, look, sound=found == digest)
-        return "" if found == digest else f"its content has the digest {found}"
+        wrong = "" if found == digest else f"its content has the digest {found}"
+        return _ReadFile(NotedRead(digest, look, not wrong), wrong)
 
     def _look(self, files: Sequence[File]) -> tuple[KeptFile, ...]:
         """Look at files. Those that were never read are read, as many as one answer has time for."""
         reads = self.promises.last_reads([file.digest for file in files])
-        left, found = LOOK_READ_BYTES, []
+        left, found, noted = LOOK_READ_BYTES, list[KeptFile](), list[NotedRead]()
         for file in files:
             seen = self._found(file, reads.get(file.digest))
             if not seen.refusal and seen.read_age_s is None and file.size <= left:
                 left -= file.size
                 try:
-                    seen = self._examined(file)
+                    seen = self._read_now(file, seen, noted.append)
                 except (RingRiftError, OSError) as error:
-                    seen = KeptFile(digest=file.digest, refusal=f"it cannot look: {error}")
+                    seen = _cannot_look(file.digest, error)
             found.append(seen)
+        try:
+            if noted:
+                self.promises.note_reads(noted)
+        except (RingRiftError, OSError) as error:
+            unknown = {read.digest for read in noted}
+            return tuple(
+                _cannot_look(each.digest, error) if each.digest in unknown else each for each in found
+            )
         return tuple(found)
 
     def _with_pin(self, found: KeptFile) -> KeptFile:
         try:
             return msgspec.structs.replace(found, pinned=self._pinned(found.digest))
         except RingRiftError as error:
-            return KeptFile(digest=found.digest, refusal=f"it cannot look: {error}")
+            return _cannot_look(found.digest, error)
 
     def _found(self, file: File, read: FileRead | None) -> KeptFile:
         """What the disk shows, and what is known from reading it before."""
@@ -227,7 +245,7 @@ class Holder:
         except FileNotFoundError:
             found = _missing(file)
         except (RingRiftError, OSError) as error:
-            found = KeptFile(digest=file.digest, refusal=f"it cannot look: {error}")
+            found = _cannot_look(file.digest, error)
         return self._with_pin(found)
 
     def _promised(self, file: File, request: KeepRequest) -> KeptFile:
@@ -252,18 +270,26 @@ class Holder:
         now_s = self._runtime.wall_s()
         if found.read_age_s is not None and read is not None and 0 <= now_s - read.read_s <= READ_AGE_S_MAX:
             return found
+        return self._read_now(file, found, lambda read: self.promises.note_reads([read]))
+
+    def _read_now(self, file: File, found: KeptFile, note: Callable[[NotedRead], None]) -> KeptFile:
+        """What reading all of a file shows, which is handed to *note*."""
         if not self._readers.acquire(timeout=READER_WAIT_S):
             return KeptFile(digest=file.digest, refusal="it reads other files now")
         try:
-            wrong = self.read(file.digest)
+            read = self._read(file.digest)
+            note(read.noted)
         finally:
             self._readers.release()
-        if wrong:
-            log.error("promises.file_damaged", digest=file.digest, found=wrong)
-            return KeptFile(
-                digest=file.digest, size=found.size, refusal=f"its file is damaged: {wrong}", damaged=True
-            )
+        if read.wrong:
+            log.error("promises.file_damaged", digest=file.digest, found=read.wrong)
+            refusal = f"its file is damaged: {read.wrong}"
+            return KeptFile(digest=file.digest, size=found.size, refusal=refusal, damaged=True)
         return msgspec.structs.replace(found, read_age_s=0.0)
+
+
+def _cannot_look(digest: str, error: Exception) -> KeptFile:
+    return KeptFile(digest=digest, refusal=f"it cannot look: {error}")
 
 
 def _missing(file: File) -> KeptFile:
