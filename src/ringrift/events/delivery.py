@@ -18,15 +18,8 @@ from types import coroutine as coroutine_of_generator
 from typing import Any
 
 from ringrift.events.event import RouterEvent, current_event
-from ringrift.events.subscriptions import (
-    Delivery,
-    Failure,
-    FailureKind,
-    Outcomes,
-    Subscription,
-    failure_of,
-    overflow_of,
-)
+from ringrift.events.router_reports import Failure, FailureKind, Outcomes, failure_of, overflow_of
+from ringrift.events.subscriptions import Delivery, Subscription
 from ringrift.process import process_scope
 from ringrift.task_owner import TaskOwner
 
