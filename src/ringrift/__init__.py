@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         shutdown_coordination,
         start_coordination,
     )
+    from ringrift.coordination.daemon_manager import get_daemon_manager
     from ringrift.coordination.event_router import (
         EventSource,
         RouterEvent,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
         subscribe,
         unsubscribe,
     )
-    from ringrift.daemons.manager import DaemonManager, get_daemon_manager
+    from ringrift.daemons.manager import DaemonManager
     from ringrift.daemons.types import (
         DaemonInfo,
         DaemonManagerConfig,
@@ -52,7 +53,7 @@ _HOMES: dict[str, str] = {
     "shutdown_coordination": "ringrift.coordination.coordination_bootstrap",
     "start_coordination": "ringrift.coordination.coordination_bootstrap",
     "DaemonManager": "ringrift.daemons.manager",
-    "get_daemon_manager": "ringrift.daemons.manager",
+    "get_daemon_manager": "ringrift.coordination.daemon_manager",
     "DaemonInfo": "ringrift.daemons.types",
     "DaemonManagerConfig": "ringrift.daemons.types",
     "DaemonState": "ringrift.daemons.types",

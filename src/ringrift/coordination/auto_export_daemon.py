@@ -116,11 +116,6 @@ class AutoExportDaemon(StageDaemon):
     async def _run_cycle(self) -> None:
         self.states = {config: export_state(each.state) for config, each in self._situations.all().items()}
 
-    def get_export_state(self, config_key: str) -> ExportState | None:
-        """Return the exports of *config_key*; None if no run of it is open in this process."""
-        situation = self._situations.get(config_key)
-        return None if situation is None else export_state(situation.state)
-
     @reported
     def get_status(self) -> dict[str, Any]:
         open_jobs = {

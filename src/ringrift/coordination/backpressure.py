@@ -11,7 +11,7 @@ from ringrift.coordination.task_lifecycle_coordinator import (
     TaskLifecycleCoordinator,
     get_task_lifecycle_coordinator,
 )
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Engine
 from ringrift.events.event import RouterEvent
 from ringrift.events.handlers import HandlerBase
@@ -155,7 +155,7 @@ class WorkQueueMonitorDaemon(HandlerBase):
     def __init__(
         self,
         *,
-        engine: Callable[[], Awaitable[Engine]] = get_engine,
+        engine: Callable[[], Awaitable[Engine]] = engine_on_demand,
         lifecycle: TaskLifecycleCoordinator | None = None,
         book: DurationStore | None = None,
         resources: Callable[[], Awaitable[NodeResources]] | None = None,

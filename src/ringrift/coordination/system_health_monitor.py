@@ -33,7 +33,7 @@ from ringrift.coordination.unified_health_manager import (
     wire_health_events,
 )
 from ringrift.coordination.utils import BoundedHistory
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import engine_on_demand
 from ringrift.errors import RingRiftError
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.event import EventSource, RouterEvent
@@ -363,4 +363,4 @@ class SystemHealthMonitor(HandlerBase):
         self._saved, self._memory_problem = state, ""
 
     async def _snapshots(self) -> SnapshotStore:
-        return self._store or SnapshotStore((await get_engine()).kv, runtime=self._runtime)
+        return self._store or SnapshotStore((await engine_on_demand()).kv, runtime=self._runtime)

@@ -47,6 +47,11 @@ SENT_BY: dict[str, ComponentWiring] = {
                 "COORDINATOR_SHUTDOWN",
             ),
         ),
+        ComponentWiring(
+            "control_process",
+            "bootstrap",
+            emits=("LEADER_ELECTED", "LEADER_LOST", "STARTUP_STATE_VALIDATED"),
+        ),
         ComponentWiring("event_router", "event_bus", emits=("HANDLER_FAILED", "HANDLER_TIMEOUT")),
         ComponentWiring("daemon_manager", "supervisor", emits=DaemonManager.emits),
         ComponentWiring("transfers", TransferService.capability, emits=TransferService.emits),
