@@ -127,6 +127,27 @@ def _is_owner(annotation):
     return ast.unparse(annotation) in ("TaskOwner", "TaskOwner | None")
 
 
+def process_getters():
+    """Functions outside `coordination/` that give an object which the whole process shares.
+
+    What is below is to be handed such an object by whoever builds it; programs ask `coordination/`.
+    """
+    return [
+        f"{path.relative_to(SOURCE)}:{name}"
+        for path in modules()
+        if room_folder(path) not in ("coordination", "app")
+        for name in process_getters_in(parsed(text_of(path)))
+    ]
+
+
+def process_getters_in(tree):
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("get_"):
+            called = ast.unparse(node)
+            if any(way in called for way in ("process_scope()", "one_per_process(", ".get_instance(")):
+                yield node.name
+
+
 def equal_code(texts=None):
     """Pairs of places with more than EQUAL_LINES_MAX equal lines of code, each as "a:1 and b:9, 20 lines".
 
@@ -194,6 +215,7 @@ def measured(ceilings):
         "modules": len(modules()),
         "single_importer_modules": len(single_importer_modules()),
         "loose_tasks": len(loose_tasks()),
+        "process_getters": len(process_getters()),
         "equal_code": len(equal_code()),
         "rooms": {
             room: {"folders": row["folders"], "lines": sum(lines.get(folder, 0) for folder in row["folders"])}

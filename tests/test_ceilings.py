@@ -12,6 +12,7 @@ from size_ceilings import (
     loose_tasks_in,
     lowered,
     measured,
+    process_getters_in,
     read_ceilings,
     rendered,
     slack,
@@ -118,6 +119,23 @@ class Daemon:
         create_task(a())
 """
     assert list(loose_tasks_in(ast.parse(text))) == [12, 13]
+
+
+def test_a_getter_of_what_the_process_shares_is_seen():
+    text = """
+def get_router():
+    return process_scope().get(Router, Router)
+
+def get_queue(path=None):
+    return Queue.get_instance(path)
+
+def get_name(event):
+    return event.name
+
+def _kept():
+    return process_scope().get(Table, Table)
+"""
+    assert list(process_getters_in(ast.parse(text))) == ["get_router", "get_queue"]
 
 
 def test_equal_code_is_found_wherever_it_is_indented():

@@ -47,13 +47,10 @@ _ROUTER = ("ringrift.coordination.event_router",)
 _NAMES = (
     "ringrift.events.catalog.event_types",
     "ringrift.events.catalog.names",
+    "ringrift.coordination.event_normalization",
     "ringrift.coordination.event_mappings",
 )
-_EVENTS = (
-    *_ROUTER,
-    *_NAMES,
-    "ringrift.events.catalog.emitters",
-)
+_EVENTS = (*_ROUTER, *_NAMES, "ringrift.events.catalog.emitters")
 _HANDLERS = ("ringrift.events.handlers",)
 _MANAGER = ("ringrift.daemons.manager", "ringrift.coordination.daemon_manager")
 _DAEMON_TYPES = ("ringrift.daemons.types",)
@@ -130,7 +127,7 @@ _PRESENT: dict[str, Alias] = {
             "normalize_event_type": "ringrift.events.catalog.names:normalize_event_type",
         },
     ),
-    "event_normalization": Alias("event_bus", ("ringrift.events.catalog.names",)),
+    "event_normalization": Alias("event_bus", _NAMES[1:3]),
     "event_emission_mixin": Alias("event_handlers", _HANDLERS),
     "dead_letter_queue": Alias("event_bus", ("ringrift.coordination.dead_letter_queue",)),
     "core_events": Alias("event_bus", _EVENTS),

@@ -22,9 +22,8 @@ from ringrift.events.catalog.names import normalize_event_type
 from ringrift.events.dead_letter_queue import ProcessDeadLetters
 from ringrift.events.event import EventSource, RouterEvent, decode_body, from_log, to_log
 from ringrift.events.positions import LogConnection, process_log_connection
+from ringrift.events.router_reports import Failure, FailureKind
 from ringrift.events.subscriptions import (
-    Failure,
-    FailureKind,
     Subscription,
     SubscriptionHandle,
     callback_name,

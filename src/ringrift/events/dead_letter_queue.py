@@ -30,7 +30,7 @@ from ringrift.events.dead_letter_store import (
 )
 from ringrift.events.delivery import await_ending
 from ringrift.events.event import EventSource, RouterEvent
-from ringrift.events.subscriptions import Failure
+from ringrift.events.router_reports import Failure
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime

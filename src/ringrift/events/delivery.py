@@ -18,15 +18,8 @@ from types import coroutine as coroutine_of_generator
 from typing import Any
 
 from ringrift.events.event import RouterEvent, current_event
-from ringrift.events.subscriptions import (
-    Delivery,
-    Failure,
-    FailureKind,
-    Outcomes,
-    Subscription,
-    failure_of,
-    overflow_of,
-)
+from ringrift.events.router_reports import Failure, FailureKind, Outcomes, failure_of, overflow_of
+from ringrift.events.subscriptions import Delivery, Subscription
 from ringrift.process import process_scope
 from ringrift.task_owner import TaskOwner
 
@@ -441,16 +434,14 @@ class Dispatcher:
 
     def _take(self, place: Delivery | None, subscription: Subscription) -> asyncio.Future[None] | None:
         """Occupy *subscription*, now (None) or when what is returned says so."""
-        if place is None:
-            subscription.running = True
-            return None
-        if not subscription.running and subscription.mailbox[0] is place:
+        if place is not None:
+            if subscription.running or subscription.mailbox[0] is not place:
+                # Each delivery before this one is limited in time, and so is the wait.
+                place.subscription, place.turn = subscription, asyncio.get_running_loop().create_future()
+                return place.turn
             subscription.mailbox.popleft()
-            subscription.running = True
-            return None
-        # Each delivery before this one is limited in time, and so is the wait.
-        place.subscription, place.turn = subscription, asyncio.get_running_loop().create_future()
-        return place.turn
+        subscription.running = True
+        return None
 
     def _hand_over(self, event: RouterEvent, place: Delivery | None, rest: Iterable[Subscription]) -> None:
         """The publisher was cancelled: the router delivers the rest, unless all is being cancelled."""
@@ -646,7 +637,8 @@ class Dispatcher:
         finally:
             event._open -= 1
             self._settle(event._root or event)
-        await self._outcomes.report_all(failures)
+        if failures:
+            await self._outcomes.report_all(failures)
 
     def _settle(self, root: RouterEvent) -> None:
         root._queued -= 1

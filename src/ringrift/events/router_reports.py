@@ -1,4 +1,4 @@
-"""What the router says about its work: events seen lately, statistics and health, failed deliveries."""
+"""What the router reports: deliveries that failed, and its statistics, flow, wiring and health."""
 
 from __future__ import annotations
 
@@ -6,106 +6,112 @@ import asyncio
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import islice
 from typing import Any, Protocol
 
 import structlog
 
-from ringrift.errors import ConfigError, RingRiftError
-from ringrift.events.cross_process import CrossProcess
+from ringrift.errors import ConfigError, RingRiftError, described
 from ringrift.events.event import EventSource, RouterEvent
-from ringrift.events.subscriptions import EventRoutes, Failure, FailureKind, SubscriptionTable
+from ringrift.events.subscriptions import Delivery, EventRoutes, SeenEvents, Subscription, SubscriptionTable
 from ringrift.status import CoordinatorStatus, HealthCheckResult
-
-# What was published lately, so that the same event is not handled twice.
-
-
-class SeenEvents:
-    """Ids (and, if wanted, contents) of the last events; the oldest go first."""
-
-    def __init__(self, *, events_max: int, ttl_s: float, by_content: bool) -> None:
-        self.events_max, self.ttl_s, self.by_content = events_max, ttl_s, by_content
-        self.duplicates = 0
-        self.content_duplicates = 0
-        self._ids: dict[str, float] = {}
-        self._contents: dict[str, float] = {}
-
-    def note(self, event_id: str, now_s: float) -> None:
-        """Remember an id that is new by construction."""
-        ids = self._ids
-        ids[event_id] = now_s
-        if len(ids) > self.events_max:
-            self._drop_oldest(ids)
-
-    def is_duplicate(self, event: RouterEvent, now_s: float) -> bool:
-        """Remember *event*; True if its id was seen, or its content when that is wanted.
-
-        A publisher may repeat the same content on purpose, so content is never compared for events
-        published directly at the router.
-        """
-        if self._seen(self._ids, event.event_id, now_s):
-            self.duplicates += 1
-            return True
-        if not self.by_content or event.origin is EventSource.ROUTER:
-            return False
-        if self._seen(self._contents, event.content_hash, now_s):
-            self.content_duplicates += 1
-            return True
-        return False
-
-    def forget(self, event: RouterEvent) -> None:
-        self._ids.pop(event.event_id, None)
-        if self.by_content:
-            self._contents.pop(event.content_hash, None)
-
-    def clear(self) -> None:
-        self._ids.clear()
-        self._contents.clear()
-
-    def stats(self) -> dict[str, Any]:
-        return {
-            "duplicates_prevented": self.duplicates,
-            "content_duplicates_prevented": self.content_duplicates,
-            "total_duplicates_prevented": self.duplicates + self.content_duplicates,
-            "seen_events_count": len(self._ids),
-            "seen_content_hashes_count": len(self._contents),
-            "max_seen_events": self.events_max,
-            "dedup_ttl_seconds": self.ttl_s,
-        }
-
-    def _seen(self, table: dict[str, float], key: str, now_s: float) -> bool:
-        known_s = table.get(key)
-        if known_s is not None and now_s - known_s < self.ttl_s:
-            return True
-        table.pop(key, None)
-        table[key] = now_s
-        if len(table) > self.events_max:
-            self._drop_oldest(table)
-        return False
-
-    def _drop_oldest(self, table: dict[str, float]) -> None:
-        # A tenth at a time: taking the first key of a dictionary again and again gets slower each time.
-        for key in list(islice(table, max(1, self.events_max // 10))):
-            del table[key]
-
-
-# What the router says about itself: statistics, flow, wiring and health.
-
 
 log = structlog.get_logger()
 
-CRITICAL_EVENTS = ("TRAINING_COMPLETED", "EVALUATION_COMPLETED", "MODEL_PROMOTED", "DATA_SYNC_COMPLETED")
-RECOMMENDED_EVENTS = (
-    "NEW_GAMES_AVAILABLE",
-    "CURRICULUM_REBALANCED",
-    "ELO_VELOCITY_CHANGED",
-    "TRAINING_STARTED",
-    "SELFPLAY_COMPLETE",
-)
-_DUPLICATE_SHARE_MAX = 0.3
-_EVENTS_BEFORE_JUDGING = 100
-_ORPHAN_SEEN_MIN = 5
-_RECENT = 100
+# How a delivery can fail.
+
+
+_PROGRAMMING_ERRORS = (NameError, AttributeError, TypeError)
+
+
+class FailureKind(StrEnum):
+    """How a delivery failed; the value is the source label of its dead letter."""
+
+    RAISED = "EventRouter.async"
+    RAISED_AT_ONCE = "EventRouter.sync"
+    BUG = "EventRouter.programming_error"
+    TIMEOUT = "EventRouter.async.timeout"
+    CANCELLED = "EventRouter.cancelled"
+    OVERFLOW = "EventRouter.overflow"
+    UNACKNOWLEDGED = "CrossProcessEventQueue.unacknowledged"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One event that one subscription did not handle."""
+
+    event: RouterEvent
+    subscription: Subscription
+    kind: FailureKind
+    error: str
+    cause: BaseException | None = None
+
+
+def failure_of(
+    event: RouterEvent, subscription: Subscription, error: BaseException, kind: FailureKind
+) -> Failure:
+    text = described(error)
+    if isinstance(error, _PROGRAMMING_ERRORS):
+        return Failure(event, subscription, FailureKind.BUG, f"BUG: {text}", error)
+    return Failure(event, subscription, kind, text, error)
+
+
+def overflow_of(event: RouterEvent, subscription: Subscription) -> Failure:
+    waiting = len(subscription.mailbox)
+    return Failure(event, subscription, FailureKind.OVERFLOW, f"mailbox full: {waiting} events wait")
+
+
+# Where the end of a delivery is written down: handled, failed and kept, or given up.
+
+
+class FailureReceiver(Protocol):
+    """Takes failures in; *kept* is called with each that will not be lost."""
+
+    async def report(self, failure: Failure, kept: Callable[[Failure], None]) -> None: ...
+
+    def report_now(self, failure: Failure) -> bool:
+        """As `report` without waiting; whether the failure is kept."""
+        ...
+
+
+class Outcomes:
+    """Hands failures to *desk*; *handled* hears which event of the log a subscription is through with."""
+
+    def __init__(
+        self, desk: FailureReceiver, *, handled: Callable[[RouterEvent, Subscription], None]
+    ) -> None:
+        self._receiver, self.handled = desk, handled
+
+    async def report_all(self, failures: Sequence[Failure]) -> None:
+        for failure in failures:
+            await self._receiver.report(failure, self._kept)
+
+    def record_now(self, failures: Sequence[Failure]) -> None:
+        """As `report_all`, for a task that is being cancelled and cannot wait any more."""
+        for failure in failures:
+            if self._receiver.report_now(failure):
+                self._kept(failure)
+
+    def record_cancelled(self, delivery: Delivery) -> None:
+        """The router or its loop is ending. An event of the log comes again; any other would be lost."""
+        if not delivery.event._seq:
+            text = "cancelled with the router"
+            failure = Failure(delivery.event, delivery.subscription, FailureKind.CANCELLED, text)
+            self.record_now([failure])
+
+    def _kept(self, failure: Failure) -> None:
+        """The failure is kept: from now on its retry, and not the log, brings the event again."""
+        if failure.event._seq:
+            self.handled(failure.event, failure.subscription)
+
+
+# What happens to a failed delivery: counted, logged, kept as a dead letter, and announced.
+
+
+REPORTS_OF_FAILURE = frozenset({"HANDLER_FAILED", "HANDLER_TIMEOUT"})
+# Whoever retries a dead letter keeps its books; a second capture would lose the count of attempts.
+_RETRY_SOURCES = ("dlq_retry:", "dlq_replay:")
 
 
 @dataclass(slots=True)
@@ -126,6 +132,14 @@ class RouterCounters:
         self.dead_lettered = self.dead_letters_lost = 0
 
 
+class DeadLetterSink(Protocol):
+    """Where failed deliveries go."""
+
+    def capture_failure(self, failure: Failure, *, instance: str) -> str:
+        """Store one failed delivery durably and return its id; called off the event loop."""
+        ...
+
+
 class CrossingState(Protocol):
     """What the connection to other processes tells about itself."""
 
@@ -133,6 +147,123 @@ class CrossingState(Protocol):
     def is_reading(self) -> bool: ...
 
     def stats(self) -> dict[str, Any]: ...
+
+    @property
+    def instance(self) -> str:
+        """The name under which this process reads the log, "" before it was asked for."""
+        ...
+
+    async def identify(self) -> str: ...
+
+
+class FailureReports:
+    """The router's way with failures; a failure of its own never reaches a publisher."""
+
+    def __init__(
+        self,
+        counters: RouterCounters,
+        dead_letters: DeadLetterSink | None,
+        *,
+        publish: Callable[[str, dict[str, Any], str], Awaitable[Any]],
+        timeout_s: float,
+    ) -> None:
+        self._counters, self.dead_letters = counters, dead_letters
+        self._publish, self._timeout_s = publish, timeout_s
+        self._crossing: CrossingState | None = None
+
+    def attach(self, crossing: CrossingState | None) -> None:
+        """Dead letters bear the identity of the process; only its connection knows that."""
+        self._crossing = crossing
+
+    async def report(self, failure: Failure, kept: Callable[[Failure], None]) -> None:
+        """Count, log, keep and announce a failed delivery; *kept* is called unless it could not be kept.
+
+        At once, and not after the announcement: a crash in between would bring the event twice, by the
+        log and by its letter.
+        """
+        self._count_failure(failure)
+        letter = ""
+        if self._is_to_keep(failure):
+            try:
+                instance = "" if self._crossing is None else await self._crossing.identify()
+                letter = await asyncio.to_thread(self._capture, failure, instance)
+            except RingRiftError as error:
+                self._count_lost(failure, error)
+            else:
+                kept(failure)
+        else:
+            kept(failure)
+        if failure.event.event_type not in REPORTS_OF_FAILURE:
+            await self._announce(failure, letter)
+
+    def report_now(self, failure: Failure) -> bool:
+        """As above without waiting and without announcement, for a task that is being cancelled."""
+        self._count_failure(failure)
+        if not self._is_to_keep(failure):
+            return True
+        try:
+            self._capture(failure, "" if self._crossing is None else self._crossing.instance)
+        except RingRiftError as error:
+            return self._count_lost(failure, error)
+        return True
+
+    def _count_failure(self, failure: Failure) -> None:
+        event, name = failure.event, failure.subscription.name
+        self._counters.count(failure.kind)
+        fields = {"event_type": event.event_type, "event_id": event.event_id, "subscription": name}
+        if failure.kind is FailureKind.BUG:
+            log.critical("events.handler_bug", error=failure.error, exc_info=failure.cause, **fields)
+        else:
+            log.error("events.handler_failed", kind=failure.kind.name.lower(), error=failure.error, **fields)
+
+    def _is_to_keep(self, failure: Failure) -> bool:
+        return self.dead_letters is not None and not failure.event.source.startswith(_RETRY_SOURCES)
+
+    def _capture(self, failure: Failure, instance: str) -> str:
+        assert self.dead_letters is not None
+        letter = self.dead_letters.capture_failure(failure, instance=instance)
+        self._counters.dead_lettered += 1
+        return letter
+
+    def _count_lost(self, failure: Failure, error: RingRiftError) -> bool:
+        self._counters.dead_letters_lost += 1
+        log.critical("events.dead_letter_lost", event_id=failure.event.event_id, error=str(error))
+        return False
+
+    async def _announce(self, failure: Failure, letter: str) -> None:
+        timed_out = failure.kind is FailureKind.TIMEOUT
+        payload: dict[str, Any] = {
+            "handler_name": failure.subscription.name,
+            "event_type": failure.event.event_type,
+            "event_id": failure.event.event_id,
+        }
+        if timed_out:
+            payload["timeout_seconds"] = failure.subscription.timeout_s or self._timeout_s
+        else:
+            payload["error"] = failure.error
+        if letter and not timed_out:
+            payload["dlq_id"] = letter
+        try:
+            await self._publish("HANDLER_TIMEOUT" if timed_out else "HANDLER_FAILED", payload, "event_router")
+        except RingRiftError as error:
+            log.error("events.announcement_lost", handler=failure.subscription.name, error=str(error))
+
+
+# What the router says about itself: statistics, flow, wiring and health.
+
+
+CRITICAL_EVENTS = ("TRAINING_COMPLETED", "EVALUATION_COMPLETED", "MODEL_PROMOTED", "DATA_SYNC_COMPLETED")
+RECOMMENDED_EVENTS = (
+    "NEW_GAMES_AVAILABLE",
+    "CURRICULUM_REBALANCED",
+    "ELO_VELOCITY_CHANGED",
+    "TRAINING_STARTED",
+    "SELFPLAY_COMPLETE",
+)
+_DUPLICATE_SHARE_MAX = 0.3
+_EVENTS_BEFORE_JUDGING = 100
+_ORPHAN_SEEN_MIN = 5
+_RECENT = 100
 
 
 _NO_CROSSING = {
@@ -294,112 +425,3 @@ class RouterReports:
             "health": health.to_dict(),
             "orphan_events": self.orphans()["emitted_no_subscribers"],
         }
-
-
-# What happens to a failed delivery: counted, logged, kept as a dead letter, and announced.
-
-
-REPORTS_OF_FAILURE = frozenset({"HANDLER_FAILED", "HANDLER_TIMEOUT"})
-# Whoever retries a dead letter keeps its books; a second capture would lose the count of attempts.
-_RETRY_SOURCES = ("dlq_retry:", "dlq_replay:")
-
-
-class DeadLetterSink(Protocol):
-    """Where failed deliveries go."""
-
-    def capture_failure(self, failure: Failure, *, instance: str) -> str:
-        """Store one failed delivery durably and return its id; called off the event loop."""
-        ...
-
-
-class FailureReports:
-    """The router's way with failures; a failure of its own never reaches a publisher."""
-
-    def __init__(
-        self,
-        counters: RouterCounters,
-        dead_letters: DeadLetterSink | None,
-        *,
-        publish: Callable[[str, dict[str, Any], str], Awaitable[Any]],
-        timeout_s: float,
-    ) -> None:
-        self._counters, self.dead_letters = counters, dead_letters
-        self._publish, self._timeout_s = publish, timeout_s
-        self._crossing: CrossProcess | None = None
-
-    def attach(self, crossing: CrossProcess | None) -> None:
-        """Dead letters bear the identity of the process; only its connection knows that."""
-        self._crossing = crossing
-
-    async def report(self, failure: Failure, kept: Callable[[Failure], None]) -> None:
-        """Count, log, keep and announce a failed delivery; *kept* is called unless it could not be kept.
-
-        At once, and not after the announcement: a crash in between would bring the event twice, by the
-        log and by its letter.
-        """
-        self._count_failure(failure)
-        letter = ""
-        if self._is_to_keep(failure):
-            try:
-                instance = "" if self._crossing is None else await self._crossing.identify()
-                letter = await asyncio.to_thread(self._capture, failure, instance)
-            except RingRiftError as error:
-                self._count_lost(failure, error)
-            else:
-                kept(failure)
-        else:
-            kept(failure)
-        if failure.event.event_type not in REPORTS_OF_FAILURE:
-            await self._announce(failure, letter)
-
-    def report_now(self, failure: Failure) -> bool:
-        """As above without waiting and without announcement, for a task that is being cancelled."""
-        self._count_failure(failure)
-        if not self._is_to_keep(failure):
-            return True
-        try:
-            self._capture(failure, "" if self._crossing is None else self._crossing.instance)
-        except RingRiftError as error:
-            return self._count_lost(failure, error)
-        return True
-
-    def _count_failure(self, failure: Failure) -> None:
-        event, name = failure.event, failure.subscription.name
-        self._counters.count(failure.kind)
-        fields = {"event_type": event.event_type, "event_id": event.event_id, "subscription": name}
-        if failure.kind is FailureKind.BUG:
-            log.critical("events.handler_bug", error=failure.error, exc_info=failure.cause, **fields)
-        else:
-            log.error("events.handler_failed", kind=failure.kind.name.lower(), error=failure.error, **fields)
-
-    def _is_to_keep(self, failure: Failure) -> bool:
-        return self.dead_letters is not None and not failure.event.source.startswith(_RETRY_SOURCES)
-
-    def _capture(self, failure: Failure, instance: str) -> str:
-        assert self.dead_letters is not None
-        letter = self.dead_letters.capture_failure(failure, instance=instance)
-        self._counters.dead_lettered += 1
-        return letter
-
-    def _count_lost(self, failure: Failure, error: RingRiftError) -> bool:
-        self._counters.dead_letters_lost += 1
-        log.critical("events.dead_letter_lost", event_id=failure.event.event_id, error=str(error))
-        return False
-
-    async def _announce(self, failure: Failure, letter: str) -> None:
-        timed_out = failure.kind is FailureKind.TIMEOUT
-        payload: dict[str, Any] = {
-            "handler_name": failure.subscription.name,
-            "event_type": failure.event.event_type,
-            "event_id": failure.event.event_id,
-        }
-        if timed_out:
-            payload["timeout_seconds"] = failure.subscription.timeout_s or self._timeout_s
-        else:
-            payload["error"] = failure.error
-        if letter and not timed_out:
-            payload["dlq_id"] = letter
-        try:
-            await self._publish("HANDLER_TIMEOUT" if timed_out else "HANDLER_FAILED", payload, "event_router")
-        except RingRiftError as error:
-            log.error("events.announcement_lost", handler=failure.subscription.name, error=str(error))

@@ -1,4 +1,4 @@
-"""Who wants which events, how a published name leads to them, and how a delivery to one of them can end."""
+"""Who wants which events, how a published name leads to them, and what was published lately."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Protocol
+from itertools import islice
+from typing import Any
 
 import structlog
 
 from ringrift.engine.arguments import check_event_type, shown
-from ringrift.errors import ConfigError, described, storable_text
+from ringrift.errors import ConfigError, storable_text
 from ringrift.events.catalog.names import EventTypeValidator, resolve, resolve_alias
 from ringrift.events.catalog.table import ALIASES, EventSpec
 from ringrift.events.event import EventSource, RouterEvent
@@ -320,88 +320,73 @@ def _is_name(spelling: Any) -> bool:
     return isinstance(getattr(spelling, "value", spelling), str)
 
 
-# How a delivery can fail.
+# What was published lately, so that the same event is not handled twice.
 
 
-_PROGRAMMING_ERRORS = (NameError, AttributeError, TypeError)
+class SeenEvents:
+    """Ids (and, if wanted, contents) of the last events; the oldest go first."""
 
+    def __init__(self, *, events_max: int, ttl_s: float, by_content: bool) -> None:
+        self.events_max, self.ttl_s, self.by_content = events_max, ttl_s, by_content
+        self.duplicates = 0
+        self.content_duplicates = 0
+        self._ids: dict[str, float] = {}
+        self._contents: dict[str, float] = {}
 
-class FailureKind(StrEnum):
-    """How a delivery failed; the value is the source label of its dead letter."""
+    def note(self, event_id: str, now_s: float) -> None:
+        """Remember an id that is new by construction."""
+        ids = self._ids
+        ids[event_id] = now_s
+        if len(ids) > self.events_max:
+            self._drop_oldest(ids)
 
-    RAISED = "EventRouter.async"
-    RAISED_AT_ONCE = "EventRouter.sync"
-    BUG = "EventRouter.programming_error"
-    TIMEOUT = "EventRouter.async.timeout"
-    CANCELLED = "EventRouter.cancelled"
-    OVERFLOW = "EventRouter.overflow"
-    UNACKNOWLEDGED = "CrossProcessEventQueue.unacknowledged"
+    def is_duplicate(self, event: RouterEvent, now_s: float) -> bool:
+        """Remember *event*; True if its id was seen, or its content when that is wanted.
 
+        A publisher may repeat the same content on purpose, so content is never compared for events
+        published directly at the router.
+        """
+        if self._seen(self._ids, event.event_id, now_s):
+            self.duplicates += 1
+            return True
+        if not self.by_content or event.origin is EventSource.ROUTER:
+            return False
+        if self._seen(self._contents, event.content_hash, now_s):
+            self.content_duplicates += 1
+            return True
+        return False
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One event that one subscription did not handle."""
+    def forget(self, event: RouterEvent) -> None:
+        self._ids.pop(event.event_id, None)
+        if self.by_content:
+            self._contents.pop(event.content_hash, None)
 
-    event: RouterEvent
-    subscription: Subscription
-    kind: FailureKind
-    error: str
-    cause: BaseException | None = None
+    def clear(self) -> None:
+        self._ids.clear()
+        self._contents.clear()
 
+    def stats(self) -> dict[str, Any]:
+        return {
+            "duplicates_prevented": self.duplicates,
+            "content_duplicates_prevented": self.content_duplicates,
+            "total_duplicates_prevented": self.duplicates + self.content_duplicates,
+            "seen_events_count": len(self._ids),
+            "seen_content_hashes_count": len(self._contents),
+            "max_seen_events": self.events_max,
+            "dedup_ttl_seconds": self.ttl_s,
+        }
 
-def failure_of(
-    event: RouterEvent, subscription: Subscription, error: BaseException, kind: FailureKind
-) -> Failure:
-    text = described(error)
-    if isinstance(error, _PROGRAMMING_ERRORS):
-        return Failure(event, subscription, FailureKind.BUG, f"BUG: {text}", error)
-    return Failure(event, subscription, kind, text, error)
+    def _seen(self, table: dict[str, float], key: str, now_s: float) -> bool:
+        known_s = table.get(key)
+        if known_s is not None and now_s - known_s < self.ttl_s:
+            return True
+        table.pop(key, None)
+        table[key] = now_s
+        if len(table) > self.events_max:
+            self._drop_oldest(table)
+        return False
 
-
-def overflow_of(event: RouterEvent, subscription: Subscription) -> Failure:
-    waiting = len(subscription.mailbox)
-    return Failure(event, subscription, FailureKind.OVERFLOW, f"mailbox full: {waiting} events wait")
-
-
-# Where the end of a delivery is written down: handled, failed and kept, or given up.
-
-
-class FailureReceiver(Protocol):
-    """Takes failures in; *kept* is called with each that will not be lost."""
-
-    async def report(self, failure: Failure, kept: Callable[[Failure], None]) -> None: ...
-
-    def report_now(self, failure: Failure) -> bool:
-        """As `report` without waiting; whether the failure is kept."""
-        ...
-
-
-class Outcomes:
-    """Hands failures to *desk*; *handled* hears which event of the log a subscription is through with."""
-
-    def __init__(
-        self, desk: FailureReceiver, *, handled: Callable[[RouterEvent, Subscription], None]
-    ) -> None:
-        self._receiver, self.handled = desk, handled
-
-    async def report_all(self, failures: Sequence[Failure]) -> None:
-        for failure in failures:
-            await self._receiver.report(failure, self._kept)
-
-    def record_now(self, failures: Sequence[Failure]) -> None:
-        """As `report_all`, for a task that is being cancelled and cannot wait any more."""
-        for failure in failures:
-            if self._receiver.report_now(failure):
-                self._kept(failure)
-
-    def record_cancelled(self, delivery: Delivery) -> None:
-        """The router or its loop is ending. An event of the log comes again; any other would be lost."""
-        if not delivery.event._seq:
-            text = "cancelled with the router"
-            failure = Failure(delivery.event, delivery.subscription, FailureKind.CANCELLED, text)
-            self.record_now([failure])
-
-    def _kept(self, failure: Failure) -> None:
-        """The failure is kept: from now on its retry, and not the log, brings the event again."""
-        if failure.event._seq:
-            self.handled(failure.event, failure.subscription)
+    def _drop_oldest(self, table: dict[str, float]) -> None:
+        # A tenth at a time: taking the first key of a dictionary again and again gets slower each time.
+        for key in list(islice(table, max(1, self.events_max // 10))):
+            del table[key]

@@ -2,13 +2,12 @@
 
 import pytest
 
+from ringrift.coordination.event_normalization import get_event_validator, validate_event_type
 from ringrift.errors import ConfigError, PayloadError, UnknownEventTypeError
 from ringrift.events.catalog.names import (
     EventTypeValidator,
     UnknownEvents,
     difflib,
-    get_event_validator,
-    validate_event_type,
 )
 from ringrift.events.catalog.table import CATALOG
 

@@ -13,7 +13,8 @@ from ringrift.engine.limits import EVENT_TYPE_CHARS_MAX, JSON_DEPTH_MAX
 from ringrift.engine.ports import LogRecord
 from ringrift.errors import ConfigError, Corrupt, PayloadError, described, storable_text
 from ringrift.events.event import RouterEvent, decode_body, from_log, to_log
-from ringrift.events.subscriptions import FailureKind, Subscription, failure_of
+from ringrift.events.router_reports import FailureKind, failure_of
+from ringrift.events.subscriptions import Subscription
 from ringrift.events.unified_router import UnifiedEventRouter
 
 HALF_A_PAIR = "shard-\udcff.npz"

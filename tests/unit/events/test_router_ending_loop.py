@@ -12,7 +12,7 @@ from ringrift.engine.opening import get_engine
 from ringrift.errors import Unavailable
 from ringrift.events.delivery import DeliveryTasks
 from ringrift.events.router import get_router
-from ringrift.events.subscriptions import FailureKind
+from ringrift.events.router_reports import FailureKind
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.settings import load_settings
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ringrift.events import unified_router
-from ringrift.events.subscriptions import FailureKind
+from ringrift.events.router_reports import FailureKind
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.settings import load_settings
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from ringrift.errors import ConfigError, PayloadError, Unavailable
-from ringrift.events.catalog.names import get_event_validator, resolve, resolve_alias
+from ringrift.events.catalog.names import EventTypeValidator, resolve, resolve_alias
 from ringrift.events.catalog.table import (
     ALIASES,
     CATALOG,
@@ -128,7 +128,7 @@ def prepare(spec: EmitterSpec, args: Sequence[Any], fields: Mapping[str, Any]) -
     problems = (*event.missing(payload, demands), *event.wrong_types(payload))
     if problems:
         raise PayloadError(event.name, problems=problems)
-    get_event_validator().check_payload(event, payload)
+    EventTypeValidator().check_payload(event, payload)
     return event, payload
 
 

@@ -24,14 +24,12 @@ __all__ = [
     "UnknownEvents",
     "audit_event_usage",
     "delivered_as",
-    "get_event_validator",
     "get_variants",
     "is_canonical",
     "normalize_event_type",
     "resolve",
     "resolve_alias",
     "validate_event_names",
-    "validate_event_type",
 ]
 
 
@@ -302,13 +300,3 @@ class EventTypeValidator:
     @classmethod
     def reset_unknown_events(cls) -> None:
         _unknown_events().clear()
-
-
-def get_event_validator() -> EventTypeValidator:
-    """Return this process's validator; strictness is read from the settings when it is made."""
-    return process_scope().get(EventTypeValidator, EventTypeValidator)
-
-
-def validate_event_type(event_type: Any) -> tuple[bool, str]:
-    """Say whether this is an event, with this process's validator."""
-    return get_event_validator().validate(event_type)
