@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ringrift.data.artifacts import Artifact, Receipt, kinds_of
+from ringrift.data.artifacts import Artifact, Receipt, data_type_of, kinds_of
 from ringrift.data.config import DataNodes
-from ringrift.data.manifest.catalog import data_type_of, receivers_of
+from ringrift.data.manifest.catalog import receivers_of
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView, games_in
 from ringrift.data.plane import DataPlane, existing_data_plane, get_data_plane
 from ringrift.engine.blocking import run_blocking

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import DATA_TYPES, Artifact, ArtifactKind, Receipt
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane
@@ -28,11 +28,6 @@ from ringrift.work.job.orders import (
     read_job_record,
     read_report,
 )
-
-
-def data_type_of(kind: ArtifactKind) -> str:
-    """Return "games", "models" or "npz", and "all" for a kind that is none of them."""
-    return next((name for name, kinds in DATA_TYPES.items() if name != "all" and kind in kinds), "all")
 
 
 def receivers_of(data_type: str, holder: str, nodes: Iterable[DataNode]) -> list[DataNode]:

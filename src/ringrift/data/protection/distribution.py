@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, ClassVar
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checksum
 from ringrift.data.kv_records import KvRecords
@@ -24,7 +24,6 @@ from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
 from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
 from ringrift.data.protection.records import DecisionLog, Tombstone
-from ringrift.data.protection.replication import data_type_of
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError, Corrupt, RingRiftError

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from ringrift.data.artifacts import Artifact
+from ringrift.data.artifacts import Artifact, data_type_of
 from ringrift.data.config import (
     FAILURES_S,
     HISTORY_MAX,
@@ -24,7 +24,6 @@ from ringrift.data.config import (
     read_nodes,
 )
 from ringrift.data.kv_records import KvRecords
-from ringrift.data.manifest.catalog import data_type_of
 from ringrift.data.manifest.store import DiskState, DiskStates, ManifestView, is_given_up
 from ringrift.data.plane import DataPlane, existing_data_plane
 from ringrift.data.protection.records import Tombstone
