@@ -83,7 +83,7 @@ _HOMES: dict[Part, dict[str, str]] = {
         "consolidation": "ringrift.data.protection.consolidation",
         "artifact_distribution": "ringrift.data.protection.distribution",
         "data_integrity": "ringrift.data.protection.integrity",
-        "data_catalog": "ringrift.data.manifest.catalog",
+        "data_catalog": "ringrift.coordination.cluster_manifest",
         "rating_sync": "ringrift.coordination.database_sync_manager",
         "replication": "ringrift.data.protection.replication",
         "training_staging": "ringrift.coordination.training_activity_daemon",

@@ -39,7 +39,8 @@ CONTENTS = rows("contents.csv")
 def imported(module):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        return importlib.import_module(f"app.coordination.{module}")
+        path = f"app.coordination.{module}"
+        return importlib.import_module(path if path in ALIASES else f"app.distributed.{module}")
 
 
 @pytest.mark.parametrize("row", CONTENTS, ids=lambda row: row["module"])

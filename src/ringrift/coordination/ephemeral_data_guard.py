@@ -16,13 +16,12 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Artifact
+from ringrift.data.artifacts import Artifact, data_type_of
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import CopyView, games_in
 from ringrift.data.plane import DataPlane, arrived, copy_artifacts, existing_data_plane, open_data_plane
-from ringrift.data.protection.replication import data_type_of
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import reported_health

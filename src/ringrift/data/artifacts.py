@@ -33,6 +33,12 @@ DATA_TYPES: dict[str, frozenset[ArtifactKind]] = {
     "all": frozenset(ArtifactKind),
 }
 _SINGULAR = {"game": "games", "model": "models", "checkpoint": "models"}
+_TYPE_OF = {kind: name for name, kinds in DATA_TYPES.items() if name != "all" for kind in kinds}
+
+
+def data_type_of(kind: ArtifactKind) -> str:
+    """What a node must accept to be given files of *kind*; "all" for those that every node takes."""
+    return _TYPE_OF.get(kind, "all")
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -78,8 +84,3 @@ def kinds_of(data_type: str) -> frozenset[ArtifactKind]:
     if known is None:
         raise ConfigError(f"data_type is {data_type!r}; it must be one of {', '.join(DATA_TYPES)}")
     return known
-
-
-def data_type_of(kind: ArtifactKind) -> str:
-    """Return "games", "models" or "npz", and "all" for a kind that is none of them."""
-    return next((name for name, kinds in DATA_TYPES.items() if name != "all" and kind in kinds), "all")

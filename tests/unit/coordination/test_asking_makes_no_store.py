@@ -9,8 +9,8 @@ from app.coordination.sync_router import get_sync_router
 from app.coordination.transaction_isolation import get_transaction_isolation
 from app.coordination.transfer_verification import get_transfer_verifier
 
+from ringrift.coordination.cluster_manifest import get_cluster_manifest
 from ringrift.coordination.sync_coordinator import get_sync_scheduler
-from ringrift.data.manifest.catalog import get_cluster_manifest
 from ringrift.settings import get_settings
 
 QUESTIONS = {

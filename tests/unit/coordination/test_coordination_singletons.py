@@ -2,6 +2,11 @@
 
 import pytest
 
+from ringrift.coordination.cluster_manifest import (
+    ClusterManifest,
+    get_cluster_manifest,
+    reset_cluster_manifest,
+)
 from ringrift.coordination.coordinator_base import CoordinatorRegistry
 from ringrift.coordination.daemon_manager import get_daemon_manager, reset_daemon_manager
 from ringrift.coordination.duration_scheduler import DurationScheduler, get_duration_scheduler
@@ -13,7 +18,6 @@ from ringrift.coordination.task_lifecycle_coordinator import (
 )
 from ringrift.coordination.unified_health_manager import UnifiedHealthManager, get_health_manager
 from ringrift.daemons.manager import DaemonManager
-from ringrift.data.manifest.catalog import ClusterManifest, get_cluster_manifest, reset_cluster_manifest
 from ringrift.errors import ConfigError
 from ringrift.work.admission import Safeguards, get_safeguards
 from ringrift.work.queue_monitor import QueueMonitor, get_queue_monitor

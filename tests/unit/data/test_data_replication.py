@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.manifest.store import CopyView, DiskState, DiskStates
+from ringrift.data.manifest.store import CopyView, DiskState, DiskStates, ManifestView
 from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.records import DeletionRecords
 from ringrift.data.protection.replication import (
@@ -23,6 +23,7 @@ from ringrift.data.protection.replication import (
     plan,
     take_snapshot,
 )
+from ringrift.data.sync.cluster_view import ClusterView
 from ringrift.errors import ConfigError
 
 NOW_S = 1_000_000_000.0
@@ -69,6 +70,15 @@ def test_a_copy_on_a_node_that_may_vanish_is_a_source_but_does_not_count():
     assert ways(found)[0][1] == "e"
     assert found.none == 1
     assert found.emergency
+
+
+@pytest.mark.parametrize("kind", [ArtifactKind.REPORT, ArtifactKind.SNAPSHOT, ArtifactKind.UNFINISHED])
+def test_what_is_neither_games_nor_models_nor_samples_is_repaired_where_a_sync_brings_it_too(kind):
+    known = (DataNode(name="a"), DataNode(name="m", receives=("models",)))
+    assert ways(plan(snapshot(["a"], known=known, kind=kind), RULES))[0][2] == "m"
+    view = ClusterView(view=ManifestView(), nodes=DataNodes("a", known), now_s=NOW_S)
+    assert view.takes(known[1], artifact(0, kind))
+    assert not view.takes(known[1], artifact(0))
 
 
 def test_copies_lost_for_good_are_told_and_not_invented():

@@ -8,6 +8,7 @@ from guards_world import World, nodes
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringrift.coordination.cluster_manifest import get_cluster_manifest, stale_data
 from ringrift.coordination.sync_coordinator import (
     SyncAction,
     SyncPriority,
@@ -24,7 +25,6 @@ from ringrift.coordination.sync_facade import SyncFacade
 from ringrift.coordination.sync_router import plan_copies
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import AutoSyncConfig, DataNode, DataNodes
-from ringrift.data.manifest.catalog import get_cluster_manifest, stale_data
 from ringrift.data.manifest.store import DiskState, ManifestIndex, ManifestView
 from ringrift.data.plane import get_data_plane
 from ringrift.data.sync.cluster_view import (

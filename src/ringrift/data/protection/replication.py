@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import structlog
 
-from ringrift.data.artifacts import DATA_TYPES, Artifact, ArtifactKind, Receipt
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import AwayNodes, Copies, CopyView, DiskStates
 from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
@@ -47,7 +47,6 @@ __all__ = [
 
 
 LEVEL_CRITICAL, LEVEL_WARNING = "critical", "warning"
-_TYPE_OF = {kind: name for name, kinds in DATA_TYPES.items() if name != "all" for kind in kinds}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,11 +158,6 @@ class _Standing:
     @property
     def count(self) -> int:
         return len(self.copies.counted)
-
-
-def data_type_of(kind: ArtifactKind) -> str:
-    """What a node must accept to hold artifacts of this kind; reports go where the games go."""
-    return _TYPE_OF.get(kind, "games")
 
 
 def plan(snapshot: CopiesSnapshot, rules: ReplicationRules) -> RepairPlan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, data_type_of, kinds_of
+from ringrift.data.artifacts import Artifact, ArtifactKind, data_type_of
 from ringrift.data.config import CONCURRENT_NODES, DataNode, SyncStrategy
 from ringrift.data.manifest.store import games_in, is_made_by
 from ringrift.data.sync.cluster_view import ClusterView
@@ -173,7 +173,7 @@ def plan_copies(
         raise ConfigError(f"the manifest has no file {digest[:12]!r}")
     holders = cluster_view.view.holders(digest)
     needed = max(0, min_copies - len(holders))
-    data_type = next((name for name in ("games", "models", "npz") if artifact.kind in kinds_of(name)), "all")
+    data_type = data_type_of(artifact.kind)
     fit = [
         node
         for node in cluster_view.nodes.all()
