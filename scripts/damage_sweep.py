@@ -65,7 +65,6 @@ from loop_under_test import CONFIG
 from structlog.testing import capture_logs
 
 from ringrift.cli.main import app
-from ringrift.control.run_options import RunOptions, set_run_options
 from ringrift.data.protection.promise_store import PromiseStore
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.http.wire import data_secret
@@ -239,7 +238,6 @@ def _recorded(found: dict[str, Any], place: Path) -> None:
 async def _start_once() -> dict[str, Any]:
     """As the control process starts, and one pass of the loop; no workers, so nothing new is played."""
     settings, runtime = get_settings(), system_runtime()
-    set_run_options(RunOptions(configs=(CONFIG,), workers=1))
     http_token(settings)
     data_secret(settings)
     if settings.health_tls:

@@ -8,7 +8,7 @@ import msgspec
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import MARKER, ArchivedFile, ArchiveMarker, ArchivePart
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.transfer.archive import archive_transports
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.receiving import Intake, Landing

@@ -43,7 +43,7 @@ class Alias:
         return self.homes or (capability(self.capability).home,)
 
 
-_ROUTER = ("ringrift.events.router",)
+_ROUTER = ("ringrift.coordination.event_router",)
 _NAMES = (
     "ringrift.events.catalog.event_types",
     "ringrift.events.catalog.names",
@@ -55,7 +55,7 @@ _EVENTS = (
     "ringrift.events.catalog.emitters",
 )
 _HANDLERS = ("ringrift.events.handlers",)
-_MANAGER = ("ringrift.daemons.manager",)
+_MANAGER = ("ringrift.daemons.manager", "ringrift.coordination.daemon_manager")
 _DAEMON_TYPES = ("ringrift.daemons.types",)
 _DAEMON_REGISTRY = (
     "ringrift.daemons.registry",
@@ -71,8 +71,8 @@ _COORDINATOR_REGISTRY = {
     for name in ("COORDINATOR_REGISTRY", "CoordinatorSpec", "InitPattern")
 }
 _OLD_COORDINATOR = {
-    "UnifiedEventCoordinator": "ringrift.events.router:UnifiedEventRouter",
-    "get_event_coordinator": "ringrift.events.router:get_router",
+    "UnifiedEventCoordinator": "ringrift.coordination.event_router:UnifiedEventRouter",
+    "get_event_coordinator": "ringrift.coordination.event_router:get_router",
 }
 _NODE_HEALTH = {"get_node_health": "node_health", "get_healthy_nodes": "node_health"}
 _BACKPRESSURE_LEVEL = {"BackpressureLevel": "ringrift.coordination.backpressure:BackpressureLevel"}
@@ -108,7 +108,7 @@ _PRESENT: dict[str, Alias] = {
             *_MANAGER,
             *_DAEMON_TYPES,
             "ringrift.events.tracing",
-            "ringrift.events.dead_letters",
+            "ringrift.coordination.dead_letter_queue",
             *_HEALTH,
             "ringrift.coordination.orchestrator_registry",
         ),
@@ -132,12 +132,12 @@ _PRESENT: dict[str, Alias] = {
     ),
     "event_normalization": Alias("event_bus", ("ringrift.events.catalog.names",)),
     "event_emission_mixin": Alias("event_handlers", _HANDLERS),
-    "dead_letter_queue": Alias("event_bus", ("ringrift.events.dead_letters",)),
+    "dead_letter_queue": Alias("event_bus", ("ringrift.coordination.dead_letter_queue",)),
     "core_events": Alias("event_bus", _EVENTS),
     "core_utils": Alias("tracing", ("ringrift.events.tracing",), planned={"training_lock": "locks"}),
     "tracing": Alias("tracing"),
     "handler_base": Alias("event_handlers", (*_HANDLERS, "ringrift.status")),
-    "handler_resilience": Alias("event_handlers", ("ringrift.events.resilience",)),
+    "handler_resilience": Alias("event_handlers", ("ringrift.coordination.handler_resilience",)),
     # who runs
     "daemon_manager": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
     "daemon_types": Alias("supervisor", _DAEMON_TYPES),
@@ -334,8 +334,8 @@ _OLD_NAMES: dict[str, dict[str, str]] = {
 # Names of a path that live beside the home of its capability.
 _NAMES_ELSEWHERE: dict[str, dict[str, str]] = {
     "cluster_transport": {
-        "ClusterTransport": "ringrift.data.plane:ClusterTransport",
-        "get_cluster_transport": "ringrift.data.plane:get_cluster_transport",
+        "ClusterTransport": "ringrift.coordination.cluster_transport:ClusterTransport",
+        "get_cluster_transport": "ringrift.coordination.cluster_transport:get_cluster_transport",
     },
     "sync_bandwidth": {
         "BatchRsync": "ringrift.coordination.sync_bandwidth:BatchRsync",

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.contract import Terms
 from ringrift.data.transfer.http.client import HttpTransport

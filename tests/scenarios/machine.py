@@ -6,8 +6,8 @@ from ringrift.coordination.coordinator_dependencies import COORDINATOR_REGISTRY,
 from ringrift.coordination.initializer import BootstrapOptions, Initialiser
 from ringrift.coordination.sync_coordinator import SyncCoordinator, SyncFacade, SyncRouter, SyncScheduler
 from ringrift.coordination.system_health_monitor import SystemHealthMonitor
+from ringrift.data.config import AutoSyncConfig
 from ringrift.data.sync.cluster_view import NodeReportCollector
-from ringrift.data.sync.config import AutoSyncConfig
 
 # How full the disk of the machine under the test is must not matter.
 SYNC = AutoSyncConfig(games_min=1, disk_percent_max=100.0)

@@ -4,6 +4,7 @@ import asyncio
 
 from machine import Listeners
 from recording import scenario
+from ringrift.events.dead_letters import DeadLetterQueue, DLQRetryDaemon, enable_dead_letter_queue
 
 from ringrift.coordination.contracts import register_coordinator
 from ringrift.coordination.coordination_bootstrap import shutdown_all_coordinators, start_coordination
@@ -12,7 +13,6 @@ from ringrift.coordination.system_health_monitor import (
     SystemHealthMonitor,
 )
 from ringrift.coordination.unified_health_manager import get_health_manager
-from ringrift.events.dead_letters import DeadLetterQueue, DLQRetryDaemon, enable_dead_letter_queue
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.status import HealthCheckResult

@@ -18,7 +18,7 @@ from ringrift.coordination.ephemeral_data_guard import EphemeralDataGuard
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.backup.daemons import ArchiveBackup, DriveBackupDaemon, S3BackupDaemon
 from ringrift.data.backup.service import BackupRules
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.protection.distribution import DistributionDaemon, DistributionRules
 from ringrift.data.protection.integrity import OrphanDetectionDaemon
 from ringrift.data.protection.replication import ReplicationMonitorDaemon, ReplicationRepairDaemon

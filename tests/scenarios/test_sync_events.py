@@ -5,8 +5,7 @@ from recording import scenario
 from sync_world import SyncWorld
 
 from ringrift.coordination.training_trigger_daemon import TrainingTriggerDaemon
-from ringrift.data.nodes import DataNode
-from ringrift.data.sync.config import FAILURES_CRITICAL, SyncStrategy
+from ringrift.data.config import FAILURES_CRITICAL, DataNode, SyncStrategy
 from ringrift.data.sync.mutex import SyncMutex
 from ringrift.testing.simulation import simulate
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from data_holders import memory_holder
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.deletion import Deleter, DeletionRules
 from ringrift.data.protection.promise_store import BEING_DELETED

@@ -8,11 +8,10 @@ from functools import partial
 from tempfile import mkdtemp
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.nodes import DataNodes
+from ringrift.data.config import AutoSyncConfig, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import set_damaged_aside
 from ringrift.data.sync.cluster_view import NodeReportCollector
-from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.daemon import AutoSyncDaemon
 from ringrift.data.transfer.contract import Moved, TransferFailed
 from ringrift.data.transfer.service import TransferService

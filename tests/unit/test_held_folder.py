@@ -35,8 +35,8 @@ from ringrift.learning.facts.store_check import MarkWriter
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
 from ringrift.web.address import Address, write_address
-from ringrift.work.emergency import EmergencyPlaces, EmergencyStop
 from ringrift.work.job.folder import JobFolders, JobRecord
+from ringrift.work.limits import EmergencyPlaces, EmergencyStop
 from ringrift.work.worker.main import WRONG_INPUT
 
 KILLED_WRITER = """

@@ -7,7 +7,7 @@ import pytest
 import structlog
 
 from ringrift.cli.logs import log_to_file
-from ringrift.data.nodes import read_nodes
+from ringrift.data.config import read_nodes
 from ringrift.data.transfer.http.wire import data_secret
 from ringrift.errors import ConfigError
 from ringrift.redaction import without_secrets

@@ -23,7 +23,6 @@ from ringrift.control.run_options import (
     check_learning_libraries,
     parse_configs,
     parse_workers,
-    set_run_options,
 )
 from ringrift.coordination.model_lifecycle_coordinator import ModelRecord, get_model_coordinator
 from ringrift.engine.opening import close_data_folder, get_engine
@@ -73,11 +72,9 @@ async def start_run(
     and to programs that tell of their files. The data folder is that of the settings (`RINGRIFT_DATA_DIR`).
     Raises `ConfigError` for what can be no run, and `Conflict` if another process controls the folder.
     """
-    set_run_options(
-        RunOptions(
-            configs=parse_configs(",".join(configs)) if configs else None,
-            workers=None if workers is None else parse_workers(workers),
-        )
+    options = RunOptions(
+        configs=parse_configs(",".join(configs)) if configs else None,
+        workers=None if workers is None else parse_workers(workers),
     )
     settings = get_settings()
     check_learning_libraries(settings, workers=workers)
@@ -85,7 +82,9 @@ async def start_run(
     stop, up = asyncio.Event(), asyncio.get_running_loop().create_future()
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(run_control_process(profile=profile, stop=stop, on_started=up.set_result))
+            group.create_task(
+                run_control_process(profile=profile, stop=stop, on_started=up.set_result, options=options)
+            )
             run = StartedRun(await up)  # a start that fails ends this wait, too
             try:
                 yield run

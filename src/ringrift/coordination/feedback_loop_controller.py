@@ -24,10 +24,10 @@ from ringrift.coordination.curriculum_integration import (
     reset_curriculum_integration,
     wire_curriculum_events,
 )
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.run_coordinator import EvaluationWatcher, SituationDaemon, Told, heard_by
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.event import RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.state import ConfigState

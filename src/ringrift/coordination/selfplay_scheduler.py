@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.job_scheduler import (
     JobPriority,
     JobSchedulerDaemon,
@@ -36,7 +37,6 @@ from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import reported
 from ringrift.events.event import RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import ConfigSeen, RunSeen, read_run

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ringrift.coordination.coordinator_dependencies import COORDINATOR_REGISTRY, InitPattern
+from ringrift.coordination.dead_letter_queue import DeadLetterQueue
 from ringrift.coordination.initializer import BootstrapOptions, Initialiser, load_entry_point
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import Isolation, product_registry, profile_types
@@ -25,7 +26,6 @@ from ringrift.daemons.types import DaemonType
 from ringrift.data.transfer.service import TransferService
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.audit import AuditReport, ComponentWiring, LastSeen, Wiring, audit
-from ringrift.events.dead_letters import DeadLetterQueue
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import system_runtime
 

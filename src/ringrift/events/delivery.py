@@ -17,8 +17,6 @@ from types import CoroutineType
 from types import coroutine as coroutine_of_generator
 from typing import Any
 
-import structlog
-
 from ringrift.events.event import RouterEvent, current_event
 from ringrift.events.subscriptions import (
     Delivery,
@@ -30,6 +28,7 @@ from ringrift.events.subscriptions import (
     overflow_of,
 )
 from ringrift.process import process_scope
+from ringrift.task_owner import TaskOwner
 
 GRACE_S = 5.0  # what a cancelled coroutine has to clean up
 _UNCLOSED_MAX = 100
@@ -195,13 +194,14 @@ def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
 # The tasks that run deliveries which no publisher waits for.
 
 
-log = structlog.get_logger()
+_OWNER = "deliveries of events"
 
 
 class DeliveryTasks:
     """Owns them until they end; *never_began* hears of one that was cancelled before its first step."""
 
     def __init__(self, never_began: Callable[[Delivery], None]) -> None:
+        self._owner = TaskOwner(_OWNER)
         self._tasks: dict[asyncio.Task[None], Delivery | None] = {}  # in the order of their start
         self._never_began = never_began
 
@@ -213,17 +213,14 @@ class DeliveryTasks:
 
     def spawn(self, work: Coroutine[Any, Any, None], delivery: Delivery | None = None) -> None:
         context = None if delivery is None else delivery.context
-        task = asyncio.get_running_loop().create_task(work, context=context)
+        task = self._owner.create_task(work, context=context)
         self._tasks[task] = delivery
         task.add_done_callback(self._reap)
 
     def _reap(self, task: asyncio.Task[None]) -> None:
         delivery = self._tasks.pop(task, None)
-        if task.cancelled():
-            if delivery is not None and not delivery.begun:
-                self._never_began(delivery)
-        elif (error := task.exception()) is not None:
-            log.error("events.delivery_crashed", exc_info=error)
+        if task.cancelled() and delivery is not None and not delivery.begun:
+            self._never_began(delivery)
 
     async def wait(self, *, timeout_s: float) -> None:
         """Wait for those there are and those they start."""
@@ -243,7 +240,7 @@ class DeliveryTasks:
     def forget(self) -> list[Delivery]:
         """Let go of tasks whose loop is gone; return the deliveries that none of them had begun."""
         unbegun = [item for item in self._tasks.values() if item is not None and not item.begun]
-        self._tasks.clear()
+        self._owner, self._tasks = TaskOwner(_OWNER), {}
         return unbegun
 
 

@@ -36,8 +36,14 @@ from ringrift.foreign_files.paths import open_offered, read_open
 from ringrift.foreign_files.sample_archives import UNREADABLE, open_samples
 from ringrift.learning.announcements import SOURCE as LOOP
 from ringrift.learning.facts.facts import JobIssued
-from ringrift.learning.facts.matches import OfferedResults, player_text, read_fields
-from ringrift.learning.facts.results import OUTSIDE, WEIGHTS_SUFFIX, problem_with
+from ringrift.learning.facts.results import (
+    OUTSIDE,
+    WEIGHTS_SUFFIX,
+    OfferedResults,
+    player_text,
+    problem_with,
+    read_fields,
+)
 from ringrift.learning.facts.state import ConfigState, OpenJob
 from ringrift.learning.judging.promotion import PROMOTION, RANDOM
 from ringrift.learning.pauses import Pauses, ReadPauses

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 # Promises of the work queue: handing out, leases and tokens.
 
 
-ANY = Claimant(worker="w")
-LEASE_S = 30.0
+ANY = Claimant(worker="w")  # may do all that asks for nothing special
+LEASE_S = 30.0  # so long that a slow machine does not lose a claim between two lines of a test
 
 
 async def add(queue: WorkQueue, **fields: Any) -> str:
@@ -62,6 +62,7 @@ class HoldingContract:
 
     async def test_work_of_a_held_group_waits_and_other_work_goes_on(self, bench: EngineBench) -> None:
         engine, other = await bench.open(), await bench.open()
+        # first in line, so that it must be passed over
         await add(engine.queue, id="ours", group="hex8_2p", priority=9)
         await add(engine.queue, id="theirs", group="square8_2p")
         await add(engine.queue, id="nobodys")
@@ -72,6 +73,7 @@ class HoldingContract:
         await other.kv.delete(hold_key("hex8_2p"))
         assert (await must_claim(engine.queue)).id == "ours"
 
+    # A second handle opened later: an adapter that keeps the holds in memory would miss it.
     async def test_while_everything_is_held_nothing_is_handed_out(self, bench: EngineBench) -> None:
         engine, later = await bench.open(), await bench.open()
         await engine.kv.put(hold_key(ALL_WORK), b"{}")
@@ -105,6 +107,7 @@ class HoldingContract:
             await person.kv.delete(hold_key("g"))
             assert [claim.id for claim in await asyncio.wait_for(waiting, 30)] == ["a"]
 
+    # Nobody writes anything when an entry runs out, so nothing wakes an adapter that only listens.
     async def test_a_hold_with_an_end_ends_by_itself(self, bench: EngineBench) -> None:
         engine = await bench.open()
         await engine.kv.put(hold_key("g"), b"{}", ttl_s=50)
@@ -119,6 +122,7 @@ class HoldingContract:
         await add(engine.queue, id="of another kind", group="odd/name")
         await add(engine.queue, id="of another group", kind="train", group="g")
         await add(engine.queue, id="nobodys", kind="train")
+        # a slash, as names become part of keys
         await other.kv.create(lease_key(work_lease("odd/name", "train")), b"{}", ttl_s=50)
         claims = await engine.queue.claim(ANY, lease_s=LEASE_S, limit=9)
         assert [claim.id for claim in claims] == ["of another kind", "of another group", "nobodys"]
@@ -186,6 +190,7 @@ class HandingContract:
         done = await item(producer, item_id)
         assert (done.state, done.result, done.holder) == (WorkState.DONE, {"won": True}, None)
 
+    # More calls than items, from several handles at once: each item goes to exactly one.
     async def test_one_holder_at_a_time(self, bench: EngineBench) -> None:
         handles = [(await bench.open()).queue for _ in range(4)]
         ids = await handles[0].add([NewWork(kind="k") for _ in range(40)])
@@ -207,6 +212,7 @@ class HandingContract:
         await bench.pass_time(61)
         assert [item.id for item in await queue.ready(limit=2)] == ["later", "b"]
 
+    # By the end of the lease, soonest first: that is who may be lost.
     async def test_what_is_held_is_listed_with_its_holder(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue
         await queue.add([NewWork(kind="k", id=name) for name in ("a", "b", "c", "d")])
@@ -228,6 +234,7 @@ class HandingContract:
         claims = await queue.claim(ANY, lease_s=LEASE_S, limit=10)
         assert [claim.id for claim in claims] == ["b", "c", "a", "d"]
 
+    # An adapter that keeps a list for each kind has to merge them by priority and arrival.
     async def test_order_holds_over_kinds_and_requirements(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue
         await add(queue, id="1", kind="export")
@@ -256,6 +263,7 @@ class HandingContract:
         queue = (await bench.open()).queue
         await add(queue, kind="train")
         assert await claim_one(queue, Claimant(worker="w", kinds=frozenset({"export"}))) is None
+        # no kinds is none, not all
         assert await claim_one(queue, Claimant(worker="w", kinds=frozenset())) is None
         assert await claim_one(queue, Claimant(worker="w", except_kinds=frozenset({"train"}))) is None
         both = frozenset({"export", "train"})
@@ -298,6 +306,7 @@ class HandingContract:
                 (claim,) = await asyncio.wait_for(waiting, 120)
             assert claim.id == expected
 
+    # One wake-up for all and one item each: nobody is forgotten, and nothing is handed out twice.
     async def test_of_many_who_wait_each_gets_its_own(self, bench: EngineBench) -> None:
         engines: list[Engine] = [await bench.open() for _ in range(3)]
         async with asyncio.TaskGroup() as group:
@@ -328,6 +337,8 @@ class LeaseContract:
         item_id = await add(queue)
         late = await must_claim(queue)
         await bench.pass_time(LEASE_S + 1)
+        # Refused as soon as the lease is over, also while nobody else has it: the time counts, not the
+        # successor.
         for claimed_again in (False, True):
             if claimed_again:
                 await must_claim(queue)
@@ -342,6 +353,8 @@ class LeaseContract:
             assert await queue.complete_many([Completion(id=item_id, token=late.token)]) == [item_id]
         assert (await item(queue, item_id)).state is WorkState.CLAIMED
 
+    # The same token again: a repeated call over a bad connection must not change a result that others have
+    # read.
     async def test_no_item_is_completed_twice(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue
         item_id = await add(queue)
@@ -373,6 +386,7 @@ class LeaseContract:
         assert dead.error is not None
         assert "lease" in dead.error
 
+    # Nobody may see an item as claimed whose lease is over, whoever looked first.
     async def test_expiry_is_counted_and_visible_to_all_at_once(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue
         ids = await queue.add([NewWork(kind="k") for _ in range(3)])
@@ -382,6 +396,7 @@ class LeaseContract:
         assert await queue.expire() == 0
         assert {(await item(queue, item_id)).state for item_id in ids} == {WorkState.READY}
 
+    # A worker that stops on purpose says nothing about the item.
     async def test_a_release_costs_no_attempt(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue
         item_id = await add(queue, attempts_max=1)
@@ -410,6 +425,7 @@ class LeaseContract:
         queue = (await bench.open()).queue
         await queue.add([NewWork(kind="k", id=name) for name in "abc"])
         claims = await queue.claim(ANY, lease_s=LEASE_S, limit=3)
+        # One stale token must not take the good ones down with it.
         done = [Completion(id=c.id, token=c.token + (c.id == "b"), result={"by": c.id}) for c in claims]
         assert await queue.complete_many([*done, Completion(id="absent", token=1)]) == ["b", "absent"]
         assert [(await item(queue, name)).state for name in "abc"] == [
@@ -418,6 +434,7 @@ class LeaseContract:
             WorkState.DONE,
         ]
 
+    # Not only by item: a store that compares tokens of different items must never meet an equal one.
     async def test_tokens_grow_over_all_items_and_handles(self, bench: EngineBench) -> None:
         handles = [(await bench.open()).queue for _ in range(2)]
         await handles[0].add([NewWork(kind="k") for _ in range(6)])
@@ -445,7 +462,7 @@ class EndsContract:
         await add(queue, id="ready")
         await add(queue, id="delayed", delay_s=100)
         await add(queue, id="blocked", after=("delayed", "done"), payload={"n": 1})
-        await add(queue, id="doomed", after=("dead",))
+        await add(queue, id="doomed", after=("dead",))  # it dies with what it needs, so it has ended as well
         done, dead, _ = await queue.claim(ANY, lease_s=LEASE_S, limit=3)
         await queue.complete("done", token=done.token)
         await queue.fail("dead", token=dead.token, error="e", final=True)
@@ -473,6 +490,7 @@ class EndsContract:
         assert (dead.state, dead.error, dead.attempts) == (WorkState.DEAD, "wrong input", 1)
         assert (await item(queue, "dependent")).state is WorkState.DEAD
 
+    # The loop learns of ends here alone: one way that is left out would leave a job open for ever.
     async def test_every_way_to_end_is_seen_in_its_order(self, bench: EngineBench) -> None:
         queue, reader = (await bench.open()).queue, (await bench.open()).queue
         assert await reader.ended(after=0, limit=10) == []
@@ -521,6 +539,7 @@ class EndsContract:
             (expired,) = await waiting
         assert (expired.item.id, expired.item.state) == ("expired", WorkState.DEAD)
 
+    # Release, failure and lost lease all bring an item back: none of them is an end.
     async def test_what_is_tried_again_has_not_ended(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue
         item_id = await add(queue)
@@ -532,6 +551,7 @@ class EndsContract:
         await bench.pass_time(LEASE_S + 1)
         assert await ends(queue) == []
 
+    # With a new number, so that a reader who has seen the first end meets the second.
     async def test_a_revived_item_ends_once_more(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue
         item_id = await add(queue, attempts_max=1)
@@ -545,6 +565,7 @@ class EndsContract:
         assert await ends(queue, after=first.number) == [(item_id, WorkState.DONE)]
         assert await ends(queue) == [(item_id, WorkState.DONE)]
 
+    # While ends are written: a number that becomes visible after a larger one would be skipped.
     async def test_a_reader_with_a_cursor_meets_every_end_once(self, bench: EngineBench) -> None:
         queues = [(await bench.open()).queue for _ in range(3)]
         ids = await queues[0].add([NewWork(kind="k") for _ in range(40)])

@@ -21,12 +21,12 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ringrift.coordination.event_router import get_router
 from ringrift.daemons.status import DaemonReader
 from ringrift.engine.opening import get_engine
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.waiting import Waiter
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.events.router import get_router
 from ringrift.events.tracing import continued, extract
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import secret_in
@@ -34,6 +34,7 @@ from ringrift.learning.pauses import ALL, Pause, Pauses
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.status import HealthCheckResult
+from ringrift.task_owner import TaskOwner
 from ringrift.tls import CertificateFiles, own_files
 from ringrift.web.access import TOKEN_FILE, AccessKeys
 from ringrift.web.address import Address, forget_address, write_address
@@ -120,11 +121,14 @@ class _Handshake(asyncio.Protocol):
     """A connection until it speaks TLS. Those that wait are bounded; the oldest makes room."""
 
     def __init__(
-        self, tls: ssl.SSLContext, make: Callable[[], asyncio.BaseProtocol], waiting: dict[_Handshake, None]
+        self,
+        tls: ssl.SSLContext,
+        make: Callable[[], asyncio.BaseProtocol],
+        waiting: dict[_Handshake, None],
+        handshakes: TaskOwner,
     ) -> None:
-        self._tls, self._make, self._waiting = tls, make, waiting
+        self._tls, self._make, self._waiting, self._handshakes = tls, make, waiting, handshakes
         self._transport: asyncio.Transport | None = None
-        self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport), "it listens for streams"
@@ -133,7 +137,7 @@ class _Handshake(asyncio.Protocol):
         if len(self._waiting) >= CONNECTIONS_MAX:
             next(iter(self._waiting)).hang_up()
         self._waiting[self] = None
-        self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
+        self._handshakes.create_task(self._shake_hands(transport))
 
     def hang_up(self) -> None:
         self._waiting.pop(self, None)
@@ -160,16 +164,16 @@ class _Handshake(asyncio.Protocol):
 class _Loop(asyncio.SelectorEventLoop):
     """Has connections shake hands before the protocol of a server gets them."""
 
-    def __init__(self, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, tls: ssl.SSLContext | None, handshakes: TaskOwner) -> None:
         super().__init__()
-        self._tls = tls
+        self._tls, self._handshakes = tls, handshakes
 
     async def create_server(self, protocol_factory: Any, *args: Any, **options: Any) -> Any:
         tls, waiting = self._tls, dict[_Handshake, None]()
         if tls is None:
             return await super().create_server(protocol_factory, *args, **options)
         return await super().create_server(
-            lambda: _Handshake(tls, protocol_factory, waiting), *args, **options
+            lambda: _Handshake(tls, protocol_factory, waiting, self._handshakes), *args, **options
         )
 
 
@@ -248,8 +252,16 @@ class ProbeServer:
         self._socket.close()
 
     def _serve(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: _Loop(self._tls)) as runner:
-            runner.run(self._server.serve(sockets=[self._socket]))
+        # An owner and no group: a handshake that fails must not end the server for all others.
+        handshakes = TaskOwner("probe server")
+        with asyncio.Runner(loop_factory=lambda: _Loop(self._tls, handshakes)) as runner:
+            runner.run(self._serve_until_asked(handshakes))
+
+    async def _serve_until_asked(self, handshakes: TaskOwner) -> None:
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            await handshakes.stop(STOP_S / 2)
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -13,7 +13,7 @@ import structlog
 from ringrift.decoding import decode_as
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import UNREADABLE, decode_entry
-from ringrift.engine.opening import existing_engine, get_engine
+from ringrift.engine.opening import engine_on_demand, existing_engine
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue, WorkState
 from ringrift.engine.work_rules import LEASE_RAN_OUT
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch
@@ -249,7 +249,7 @@ class TaskRegistry:
     """Reads and writes the tasks. Every call goes to the engine; nothing is kept here."""
 
     def __init__(
-        self, engine: Callable[[], Awaitable[Engine]] = get_engine, *, runtime: Runtime | None = None
+        self, engine: Callable[[], Awaitable[Engine]] = engine_on_demand, *, runtime: Runtime | None = None
     ) -> None:
         self._engine, self._runtime = engine, runtime or system_runtime()
 

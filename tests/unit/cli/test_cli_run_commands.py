@@ -17,7 +17,7 @@ from ringrift.learning.plan.snapshot import Explanation
 from ringrift.learning.run_status import EXPLAIN_PREFIX, read_run_choice
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import TWELVE, SampleRun
-from ringrift.work.emergency import get_emergency_stop
+from ringrift.work.limits import get_emergency_stop
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 TWO = SampleRun(configs=("square8_2p", "hex8_2p"))

@@ -9,7 +9,7 @@ from typing import Any
 
 from data_holders import DirectHolders, memory_holder
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.promises import PINS
 from ringrift.data.transfer.contract import Moved, TransferFailed

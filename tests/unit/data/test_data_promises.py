@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.plane import ASK_S_MAX, NodeHolders
 from ringrift.data.protection.deletion import HolderReply, judge_promises
 from ringrift.data.protection.promise_store import (

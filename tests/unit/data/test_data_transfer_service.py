@@ -7,7 +7,7 @@ import pytest
 from transfer_kit import in_transfer_world
 
 from ringrift.data.artifacts import Receipt
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.transfer.contract import Moved, NodeUnreachable, Terms, TransferPriority, TransferRefused
 from ringrift.data.transfer.deliveries import DeliveryStatus, delivery_id
 from ringrift.data.transfer.limits import GateLimits

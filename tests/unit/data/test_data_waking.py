@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
-from ringrift.data.plane import WOKEN_EVERY_S, WakingDaemon
+from ringrift.data.plane import WakingDaemon
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
-INTERVAL_S = 300.0
+INTERVAL_S, WOKEN_EVERY_S = 300.0, 5.0
 
 
 class Counting(WakingDaemon):
+    woken_every_s = WOKEN_EVERY_S
+
     def __init__(self, runtime):
         router = UnifiedEventRouter(enable_cross_process_polling=False)
         super().__init__("counting", interval_s=INTERVAL_S, router=router, runtime=runtime)

@@ -20,7 +20,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.protection.promise_store import KEEP_S_MAX, FileLook, FileRead, PromiseStore
 from ringrift.data.transfer.http.wire import ASKED_AT_ONCE, FILES_AT_ONCE, File
 from ringrift.engine.sqlite.blobs import BlobFolder, digest_of

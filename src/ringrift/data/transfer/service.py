@@ -14,18 +14,22 @@ from dataclasses import dataclass, field
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import each
 from ringrift.data.manifest.store import ManifestStore
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.protection.records import DecisionLog
-from ringrift.data.transfer.calls import Attempt, CallCounts, MoveOrder, Way, batches
 from ringrift.data.transfer.contract import (
+    Attempt,
+    CallCounts,
     Moved,
+    MoveOrder,
     NodeUnreachable,
     Pace,
     Terms,
     TransferRefused,
     Transport,
+    Way,
+    batches,
     priority_of,
 )
 from ringrift.data.transfer.deliveries import DeliveryEnd, DeliveryLedger

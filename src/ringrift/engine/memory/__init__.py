@@ -51,6 +51,7 @@ def memory_engine(runtime: Runtime, store: MemoryStore | None = None) -> Engine:
         entry=store.kv.live.get,
     )
 
+    # Read at each claim, as the other adapter does: a hold of another handle counts at once.
     def holds() -> list[Entry]:
         return [*store.kv.under(HOLDS), *store.kv.under(WORK_LEASES)]
 

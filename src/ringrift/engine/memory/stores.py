@@ -152,16 +152,16 @@ class MemoryKeyValue:
         await self._enter()
         return self._state.live.get(key)
 
-    async def entries(self, prefix: str = "") -> list[Entry]:
-        check.check_prefix(prefix)
+    async def entries(self, *prefixes: str) -> list[Entry]:
+        for prefix in prefixes:
+            check.check_prefix(prefix)
         await self._enter()
-        folders = (
-            keys
-            for folder, keys in self._state.folders.items()
-            if folder.startswith(prefix) or prefix.startswith(folder)
-        )
-        found = sorted(key for keys in folders for key in keys if key.startswith(prefix))
-        return [self._state.live[key] for key in found]
+        found: set[str] = set()
+        for prefix in prefixes or ("",):
+            for folder, keys in self._state.folders.items():
+                if folder.startswith(prefix) or prefix.startswith(folder):
+                    found.update(key for key in keys if key.startswith(prefix))
+        return [self._state.live[key] for key in sorted(found)]
 
     async def create(
         self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None

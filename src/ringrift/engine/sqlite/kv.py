@@ -38,13 +38,17 @@ class SqliteKeyValue:
         now_s = self._store.clock.now_s()
         return await self._store.read(lambda db: self._get(db, key, now_s))
 
-    async def entries(self, prefix: str = "") -> list[Entry]:
-        check.check_prefix(prefix)
+    async def entries(self, *prefixes: str) -> list[Entry]:
+        for prefix in prefixes:
+            check.check_prefix(prefix)
         now_s = self._store.clock.now_s()
 
         def query(db: sqlite3.Connection) -> list[Entry]:
-            rows = db.execute(sql.ENTRIES, (prefix, prefix + LAST_CHARACTER, now_s))
-            return [_entry(self._store.config.database, row) for row in rows]
+            found: dict[str, Entry] = {}
+            for prefix in prefixes or ("",):
+                rows = db.execute(sql.ENTRIES, (prefix, prefix + LAST_CHARACTER, now_s))
+                found |= {row[0]: _entry(self._store.config.database, row) for row in rows}
+            return [found[key] for key in sorted(found)] if len(prefixes) > 1 else list(found.values())
 
         return await self._store.read(query)
 

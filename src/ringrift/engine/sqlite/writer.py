@@ -277,9 +277,10 @@ class Writer:
         with self._turnstile.passed():
             batch = self._take()
             changed = self._transact(batch) if batch else frozenset()
-        self._tell(changed)
         _answer(batch)
         self._taken = []
+        # After the answers: who waits here for what is written here has heard of it when it looks.
+        self._tell(changed)
 
     def _tell(self, changed: frozenset[str]) -> None:
         """Wake those who wait; it is stored already, so that a wake-up which fails costs them a poll."""

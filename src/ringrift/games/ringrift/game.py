@@ -42,6 +42,7 @@ _COUNTER_MAX = 10**6  # of rings, cells or decisions; no game comes near
 def read_position(board: Board, state: State) -> BoardPosition:
     """The cells of a row."""
     position = BoardPosition(board)
+    # Python's integers: a word of 25 rings uses the sign bit of numpy's.
     for cell, word in enumerate(int(word) for word in state[at.CELLS :]):
         code = word & at.CODE_MASK
         if code > at.STACK:
@@ -67,6 +68,7 @@ def state_to_json(board: Board, state: State) -> dict[str, Any]:
         "status": "completed" if winner else "active",
         "winner": winner or None,
         "reason": at.REASON_NAMES[state[at.REASON]],
+        # The field names and their order are those of the recorded games.
         "players": [[int(state[base + seat]) for base in (at.HAND, at.ELIM, at.TERR)] for seat in seats],
         "stacks": {names[cell]: list(stack) for cell, stack in position.stacks.items()},
         "markers": {names[cell]: owner for cell, owner in position.markers.items()},
@@ -118,6 +120,7 @@ def _build(board: Board, fields: Mapping[str, Any]) -> State:
     state[at.DEBT] = _number_of(turn.get("debt"), at.DEBT_NAMES, "debt")
     record = fields.get("last_standing", {})
     state[at.OPENER] = _optional_seat(board, record.get("opener"))
+    # a set: a player named twice would count as another bit
     state[at.ACTED] = sum(1 << _seat(board, seat) for seat in set(record.get("acted", ())))
     state[at.STREAK] = int(record.get("streak", 0))
     state[at.HOLDER] = _optional_seat(board, record.get("holder"))
@@ -136,6 +139,7 @@ def _write_cells(board: Board, fields: Mapping[str, Any], state: State) -> None:
     for name, rings in fields["stacks"].items():
         cell = _fresh_cell(board, name, used)
         stack = tuple(_seat(board, ring) for ring in rings)
+        # A taller stack could never have moved onto its cell, and its rings would not fit into a word.
         if not 1 <= len(stack) <= board.farthest + 1:
             raise ConfigError(f"{board.key}: a stack of {len(stack)} rings on {name}")
         state[at.CELLS + cell] = _stack_word(stack)
@@ -147,6 +151,7 @@ def _write_cells(board: Board, fields: Mapping[str, Any], state: State) -> None:
 def _stack_word(stack: Stack) -> np.int64:
     rings = sum(ring - 1 << 2 * place for place, ring in enumerate(stack))
     word = at.STACK + stack[-1] | len(stack) << at.HEIGHT_BIT | cap(stack) << at.CAP_BIT
+    # Through the unsigned type, as the rings of a tall stack reach the sign bit.
     return np.uint64(word | rings << at.RINGS_BIT).astype(np.int64)
 
 
@@ -156,6 +161,7 @@ def _write_seats(board: Board, fields: Mapping[str, Any], state: State) -> None:
     if len(players) != board.players or len(lost_at) != board.players:
         raise ConfigError(f"{board.key}: {len(players)} players in the state")
     for seat, (hand, elim, terr) in enumerate(players, start=1):
+        # Not in the record, but it follows: a ring is in hand, on the board or gone.
         gone = board.rings - hand - int(state[at.ON_BOARD + seat])
         if hand < 0 or elim < 0 or gone < 0:
             raise ConfigError(
@@ -166,6 +172,7 @@ def _write_seats(board: Board, fields: Mapping[str, Any], state: State) -> None:
         state[at.HAND + seat], state[at.ELIM + seat], state[at.GONE + seat] = hand, elim, gone
         state[at.LOST_AT + seat] = lost_at[seat - 1] or 0
     credited, gone_all = sum(elim for _, elim, _ in players), int(state[at.GONE + 1 : at.GONE + 5].sum())
+    # Rings of one colour may be credited to another player, so only the sums can be compared.
     if credited != gone_all:
         raise ConfigError(f"{board.key}: {gone_all} rings are gone but {credited} are credited")
 
@@ -212,6 +219,7 @@ def possible_rows(board: Board, states: States) -> npt.NDArray[np.bool_]:
     fine &= _possible_cells(board, states[:, at.CELLS :]).all(axis=1)
     fine &= (states[:, at.PHASE] == at.OVER) == (states[:, at.WINNER] != 0)
     phase, debt = states[:, at.PHASE], states[:, at.DEBT]
+    # Rare, and too involved for arrays: those rows one by one.
     for row in np.flatnonzero(fine & (debt == at.RECOVERY_LINE)):
         try:
             _check_turn(board, states[row])
@@ -221,6 +229,7 @@ def possible_rows(board: Board, states: States) -> npt.NDArray[np.bool_]:
     for word, acting in ((at.ACTIVE, (phase == at.CAPTURE) | (phase == at.CHAIN)), (at.MUST, must_move)):
         rows = np.flatnonzero(fine & acting)
         acts, cell = states[rows], states[rows, word]
+        # `NO_CELL` would read the last counter; it is refused below
         piece = acts[np.arange(len(rows)), at.CELLS + cell.clip(0)] & at.CODE_MASK
         fine[rows] = (cell != at.NO_CELL) & (piece == at.STACK + acts[:, at.CUR])
     return fine
@@ -325,6 +334,7 @@ class _ActionReader:
     def _recovery_mode(self, start: int, end: int) -> str:
         if end in self._position.stacks:
             return "stack_strike"
+        # For the look only: a marker that moves away does not count in the line at its end.
         owner = self._position.markers.pop(start)
         runs = [self._position.run_through(end, axis, owner) for axis in range(self._board.axes)]
         self._position.markers[start] = owner
@@ -430,7 +440,7 @@ def _seats(board: Board, state: State) -> list[str]:
 
 # More than any game can take: every decision but the few of a turn without change adds to a bounded sum.
 DECISIONS_MAX = 1_000_000
-LEGAL_ROOM_PER_GAME = 64
+LEGAL_ROOM_PER_GAME = 64  # actions at first; middle games of the small boards have about 45
 
 
 @lru_cache(maxsize=16)
@@ -461,6 +471,7 @@ class RingRiftGame:
     @cached_property
     def action_layout(self) -> ActionLayout:
         side = self.board.grid_side
+        # A hex board lies on a square grid, so its actions have to name places of the grid.
         places = np.array([row * side + column for row, column in self.board.grid_positions])
         slots = (np.arange(self._planes)[:, None] * side * side + places[None, :]).ravel()
         return ActionLayout(
@@ -486,6 +497,8 @@ class RingRiftGame:
             done = kernels.legal_batch(states, self._table, done, offsets, actions)
             if done == games:
                 return LegalActions(offsets, actions[: offsets[games]].copy())
+            # Twice the room, and on from the game that had none: the large boards need several rounds at
+            # most.
             actions = np.append(actions, np.empty_like(actions))
 
     def apply(self, states: States, actions: ActionArray, *, trusted: bool = False) -> None:
@@ -520,7 +533,7 @@ class RingRiftGame:
             states[:, at.TERR + seats],
             states[:, at.ELIM + seats],
             states[:, at.MARKS + seats],
-            np.where(lost_at == 0, DECISIONS_MAX, lost_at),
+            np.where(lost_at == 0, DECISIONS_MAX, lost_at),  # 0 is "never": later than anybody
         )
         ahead = np.zeros((len(states), self.players, self.players), dtype=bool)
         equal = np.ones_like(ahead)
@@ -594,6 +607,7 @@ class RingRiftGame:
         return state
 
     def _decidable(self, state: State) -> bool:
+        # Both are asked: a phase may offer a decision by its counters and list no action.
         return kernels.at_decision(state, self._table) and len(self.legal(state[None, :]).actions) > 0
 
     def draw(self, state: State) -> str:

@@ -1,6 +1,6 @@
 """What lies on the board, and what can be read off it: moves of a stack, lines, regions.
 
-Nothing here knows whose turn it is or what phase the game is in; `engine` does.
+Nothing here knows whose turn it is or what phase the game is in; `reference` does.
 """
 
 from __future__ import annotations
@@ -72,6 +72,7 @@ class BoardPosition:
     def captures(self, cell: int, stack: Stack) -> Iterator[Segment]:
         """Capture segments that *stack* could make if it stood on *cell*."""
         for ray in self.board.rays[cell]:
+            # The first thing that stops a slide is the only possible target.
             blocker = next((at for at, other in enumerate(ray) if not self.passable(other)), None)
             if blocker is None or ray[blocker] in self.collapsed:
                 continue
@@ -93,6 +94,7 @@ class BoardPosition:
             if cell in self.markers or cell in self.collapsed:
                 continue
             standing = self.stacks.get(cell, ())
+            # §4: up to three rings on an empty cell, one on a stack.
             for count in range(1, min(hand, 1 if standing else 3) + 1):
                 if self.can_act(cell, standing + (player,) * count):
                     yield cell, count
@@ -117,7 +119,7 @@ class BoardPosition:
                 continue
             for axis in range(self.board.axes):
                 run = self.run_through(cell, axis, player)
-                if run[0] == cell and len(run) >= self.board.line_length:
+                if run[0] == cell and len(run) >= self.board.line_length:  # each run once, where it starts
                     found.append(run)
         return found
 
@@ -145,6 +147,7 @@ class BoardPosition:
         for border in (None, *sorted(set(self.markers.values()))):
             for region in self.components(border):
                 inside = {stack[-1] for cell, stack in self.stacks.items() if cell in region}
+                # a proper part: some colour on the board is missing inside
                 if inside < active and (border is not None or len(inside) == 1):
                     found.add(region)
         return found

@@ -47,6 +47,7 @@ class LastStanding:
     def _close_round(self, live: Sequence[int]) -> None:
         acted = [seat for seat in live if seat in self.acted]
         if len(acted) == 1:
+            # Another holder starts again at one: rounds count for one player in a row.
             self.streak = self.streak + 1 if self.holder == acted[0] else 1
             self.holder = acted[0]
         else:
@@ -142,7 +143,7 @@ class ReferenceGame:
         self.decisions = 0
         self.winner: int | None = None
         self.reason: str | None = None
-        self._legal: list[Move] | None = None
+        self._legal: list[Move] | None = None  # asked several times between two moves, and slow to make
 
     # --- decisions ---------------------------------------------------------------------------------
 
@@ -164,10 +165,11 @@ class ReferenceGame:
         self.decisions += 1
         self._perform(move)
         self._note_losses()
+        # A skip changes nothing on the board, so nobody can have won by it.
         if move.kind[0] != "S" and self.debt not in ("recovery_line", "recovery"):
             self._judge()
         self._legal = None
-        while self.winner is None and not self.legal():
+        while self.winner is None and not self.legal():  # phases without a decision are passed through
             self._leave_phase()
             self._legal = None
         if self.winner is not None:
@@ -438,6 +440,7 @@ class ReferenceGame:
     def _next_turn(self) -> None:
         live = live_seats(self.position, self.seats)
         seats = self.board.players
+        # the player itself is the last: it may be the only one left
         order = [(self.player - 1 + step) % seats + 1 for step in range(1, seats + 1)]
         self.player = next(player for player in order if player in live)
         self.phase, self.must_move, self.active = PLACEMENT, None, None

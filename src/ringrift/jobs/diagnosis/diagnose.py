@@ -62,7 +62,7 @@ def random_rows(game: Game, count: int, *, seed: int) -> TrainingRows:
 
 
 DIAGNOSIS_VERSION = 1
-BATCH_ROWS = 512
+BATCH_ROWS = 512  # enough that learning them by heart proves something, few enough for a minute
 CANARY_CHANCE = 0.05  # a trained model keeps at least so much more than chance
 
 
@@ -82,8 +82,9 @@ class DiagnoseParams(Params, frozen=True, kw_only=True):
 
 def run_diagnose(job: Job, params: DiagnoseParams) -> Outcome:
     game = load_game(params.config)
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # beside a run that uses the other cores
     found = _Examination(job, params, game)
+    # The cheap ones first; what they find explains what the later ones say.
     steps = (found.symmetries, found.learning, found.games, found.canary)
     job.stage("examining", total=len(steps))
     for number, step in enumerate(steps, start=1):
@@ -123,12 +124,14 @@ class _Examination:
         if not params.samples:
             self._overfit(random_rows(game, BATCH_ROWS, seed=params.seed))
             return
+        # Beside the result: the usual folder for temporary files may be small, or in memory.
         with tempfile.TemporaryDirectory(prefix=".diagnose-", dir=_made(params.out.parent)) as scratch:
             files = [SampleFile(path, game, Path(scratch) / str(n)) for n, path in enumerate(params.samples)]
             source = SampleSet(files)
             hashes = np.concatenate([file.game_hashes for file in files])
             split = source.split(params.hold_out)
             rng = np.random.default_rng(params.seed)
+            # sorted, as rows that lie together are read together
             some = np.sort(rng.permutation(split[0])[:BATCH_ROWS])
             if len(some):
                 self._overfit(source.take(some))
@@ -153,6 +156,7 @@ class _Examination:
             self._add(Symptom(check="canary", level="fine", config=game.key, text=text))
             return
         found = self._canary = judge_canary(game, self._net, positions, seed=params.seed)
+        # The search and not the network alone: it is what plays.
         poor = found["kept_by_search"] < found["by_chance"] + CANARY_CHANCE
         self._add(
             Symptom(

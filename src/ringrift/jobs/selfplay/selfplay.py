@@ -188,8 +188,8 @@ def game_id_of(config: str, run_id: str, index: int) -> str:
 # --- the job ------------------------------------------------------------------------------------------
 
 
-TEMPERATURE_FLOOR = 0.1
-GENERATORS = "ringrift.network.evaluator"
+TEMPERATURE_FLOOR = 0.1  # never 0 in the loop: games of one network would end up alike
+GENERATORS = "ringrift.network.evaluator"  # by name: games without a network must not load torch
 _HEAD_BYTES = 64
 # What has no influence on the games, or only on how many there are.
 NOT_IDENTITY = {
@@ -292,6 +292,7 @@ def run_selfplay(job: Job, params: SelfplayParams) -> Outcome:
     clock = _Clock(job, params)
     evaluator, digest = make_evaluator(params, game, before_batch=clock.interrupt)
     run_id = run_identity(params, digest, resumed=digests)
+    # Keys of foreign games hold brackets and colons, which file systems and shells take badly.
     name = f"{re.sub(r'[^a-z0-9_]+', '-', game.key)}-{run_id}"
     with alone(params.out / f"{name}.lock"):
         run = _Run(job, params, game, clock, name=name, run_id=run_id, digest=digest)
@@ -319,7 +320,7 @@ def run_identity(params: SelfplayParams, digest: str | None, *, resumed: Sequenc
     if resumed:
         fields["resume"] = list(resumed)
     text = msgspec.json.encode({**fields, "generator": digest}, order="sorted")
-    return hashlib.sha256(text).hexdigest()[:16]
+    return hashlib.sha256(text).hexdigest()[:16]  # part of every file name and game id
 
 
 def machine_of(evaluator: Evaluator, params: SelfplayParams) -> str:
@@ -353,6 +354,7 @@ class _Clock:
 
     def interrupt(self) -> None:
         """Leave a search in the middle: whoever waits for a hand-over waits for less than a second."""
+        # Without a hand-over the search is finished: its moves are kept, and nobody waits.
         if self._params.hand_over and self._job.stop.requested:
             raise Interrupted
 
@@ -394,6 +396,7 @@ class _Run:
         self._writer = ShardWriter(
             params.out, name, game, games_per_shard=params.games_per_shard, facts=facts
         )
+        # Shards of an earlier process of this run belong to its result, too.
         for artifact in self._writer.sealed_before():
             job.sealed(artifact)
         self._begun: dict[int, _Begun] = {}  # by seed, while they are not finished
@@ -404,6 +407,7 @@ class _Run:
         done = self._writer.done_ids()
         self._done = len(done)
         noted = self._noted_before(done)
+        # A game that was handed over and begun here before is further along in our own notes.
         known = done | {each.about.game_id for each in noted}
         taken = [each for each in handed if each.about.game_id not in known]
         for each in noted:
@@ -424,7 +428,7 @@ class _Run:
             enough=self._clock.is_up,
         )
         self._job.stage("playing", total=self._params.games + len(handed), done=self._done)
-        self._clock.begin()
+        self._clock.begin()  # loading and compiling do not count against the time
         while self._go_on(selfplay):
             self._note(selfplay)
         return self._end(selfplay)
@@ -435,6 +439,7 @@ class _Run:
             self._keep(finished)
             self._job.progress(self._done, moves=selfplay.moves, simulations=selfplay.simulations)
         if self._clock.is_up():
+            # One way to end for both: asked by a signal, or by the clock.
             self._job.stop.request("its time is up")
         return bool(selfplay.in_progress()) and not self._job.stop.requested
 
@@ -454,6 +459,7 @@ class _Run:
             self._note(selfplay)
         if (artifact := self._writer.seal()) is not None:
             self._job.sealed(artifact)
+        # After the notes are written: a kill in between may repeat games, and must not lose them.
         self._writer.close()
         if not left:
             self._side.unlink(missing_ok=True)
@@ -508,6 +514,7 @@ class _Run:
     def _fresh(self, done: set[str], known: set[int]) -> Iterator[int]:
         """Seeds of the games of this run that are not begun yet."""
         for index in range(self._params.games):
+            # From the number of the game alone, so that order and slots change nothing.
             seed = int(derived(self._params.seed, index)[0])
             game_id = game_id_of(self._game.key, self._run_id, index)
             if seed in known or game_id in done:
@@ -532,6 +539,7 @@ class _Run:
     def _keep(self, finished: FinishedGame) -> None:
         self._done += 1
         begun = self._begun.pop(finished.seed)
+        # It has no result to learn from, but counts as played: another try would be cut off again.
         if finished.cut_off:
             self._cut_off += 1
             log.warning("selfplay.cut_off", seed=finished.seed, moves=len(finished.actions))

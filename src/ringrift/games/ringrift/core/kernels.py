@@ -78,6 +78,7 @@ from ringrift.games.ringrift.core.regions import clear_marks, flood
 
 
 Planes = npt.NDArray[np.float32]
+# The order of planes belongs to a trained network: a change makes every model unreadable.
 PER_SEAT_CELL_PLANES, OTHER_CELL_PLANES = 5, 4
 PER_SEAT_FLAT_PLANES, PHASE_PLANES, DEBT_PLANES, OTHER_FLAT_PLANES = 3, 7, 4, 4
 
@@ -100,6 +101,7 @@ def observe_state(s: Words, t: Table, out: Planes) -> None:
     first = OTHER_CELL_PLANES + PER_SEAT_CELL_PLANES * players(t)
     _observe_counters(s, t, flat[first:])
     for plane in range(first, out.shape[0]):
+        # Most counters and phases are zero, and the planes are zero already.
         if flat[plane] != 0.0:
             for cell in range(cells(t)):
                 out[plane, grid_row(t, cell), grid_column(t, cell)] = flat[plane]
@@ -122,6 +124,7 @@ def _observe_cell(s: Words, t: Table, cell: int, out: Planes) -> None:
     first = OTHER_CELL_PLANES
     if code >= STACK_FROM:
         height, cap, rings = height_at(s, cell), cap_at(s, cell), rings_at(s, cell)
+        # Usual heights stay near 1: a network learns badly from large numbers.
         out[1] = height / 8.0
         out[2] = cap / 8.0
         out[first + _seat(s, t, code - STACK)] = 1.0
@@ -262,6 +265,7 @@ def start_batch(states: Words, t: Table) -> None:
 def legal_batch(states: Words, t: Table, first: int, offsets: Words, out: Actions) -> int:
     """List legal actions from game *first* on; returns the first game that *out* had no room for."""
     work = np.empty(3 * cells(t), dtype=np.int64)
+    # More than any state has, so that no write needs a check: every act of every cell, and the rest.
     room = cells(t) * (directions(t) * farthest(t) + 16) + 1
     for game in range(first, states.shape[0]):
         at = offsets[game]
@@ -311,6 +315,7 @@ def play_random_batch(states: Words, t: Table, seed: int, decisions_max: int, to
                 break
             count = legal_moves(state, t, out, work)
             random = next_random(random)
+            # A multiplication of the upper half instead of a division: evenly spread, and much faster.
             make_move(state, t, out[((random >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32)], work)
             totals[0] += 1
             totals[1] += count

@@ -31,15 +31,16 @@ to_int: Callable[[Any], int] = np.int64  # type: ignore[assignment]
 MARKER, COLLAPSED, STACK = 0, 4, 8
 FREE_BELOW = COLLAPSED + 1  # codes below it may be passed and landed on
 STACK_FROM = STACK + 1
-CODE_MASK, SIZE_MASK = 15, 31
+CODE_MASK, SIZE_MASK = 15, 31  # 4 bits of code, 5 of height and of cap
 HEIGHT_BIT, CAP_BIT, RINGS_BIT = 4, 9, 14
 
 # Counters.
+# Samples hold whole rows: none of these numbers may change.
 CUR, PHASE, MUST, ACTIVE, CHANGED, RECOVERED, DEBT = 0, 1, 2, 3, 4, 5, 6
 WINNER, REASON, OPENER, ACTED, STREAK, HOLDER, DECISIONS = 7, 8, 9, 10, 11, 12, 13
 # Counters per player: base + player, players from 1.
 HAND, ELIM, TERR, ON_BOARD, CONTROLLED, MARKS, LOST_AT, GONE = 15, 19, 23, 27, 31, 35, 39, 43
-CELLS = 48
+CELLS = 48  # room for four players in each block, whatever the number of this game
 NO_CELL = -1  # in a counter
 
 PLACEMENT, MOVEMENT, CAPTURE, CHAIN, LINES, TERRITORY, FORCED, OVER = 0, 1, 2, 3, 4, 5, 6, 7
@@ -82,6 +83,7 @@ def cap_at(s: Words, cell: int) -> int:
 @compiled
 def rings_at(s: Words, cell: int) -> int:
     """Ring colours, two bits each, bottom first, colour 1 as 0."""
+    # The mask cuts off the sign, which a stack of 25 rings reaches.
     return (s[CELLS + cell] >> RINGS_BIT) & ((1 << (2 * height_at(s, cell))) - 1)
 
 
@@ -115,6 +117,7 @@ def stand_stack(s: Words, cell: int, rings: int, height: int) -> None:
         s[CELLS + cell] = 0
         return
     top = (rings >> (2 * height - 2)) & 3
+    # Stored and not counted each time: captures compare caps far more often than stacks change.
     cap = 1
     while cap < height and (rings >> (2 * (height - cap) - 2)) & 3 == top:
         cap += 1

@@ -89,14 +89,17 @@ def act_moves(s: Words, t: Table, cell: int, out: Actions, n: int) -> int:
     height, cap = height_at(s, cell), cap_at(s, cell)
     for direction in range(directions(t)):
         ray = ray_from(t, cell, direction)
+        # A stack moves at least as far as it is high, so a short ray offers nothing.
         if ray_length(t, ray) < height:
             continue
+        # Action of the first step; each step further is one plane, which is `cells` actions later.
         base = (PLACE_PLANES + direction * farthest(t)) * cells(t) + cell
         stop = free_until(s, t, ray, to_int(0))
         if s[PHASE] == MOVEMENT:
             for step in range(height - 1, stop):
                 out[n] = base + step * cells(t)
                 n += 1
+        # Beyond the target, and again no nearer than the height.
         for step in range(max(stop + 1, height - 1), capture_until(s, t, ray, stop, cap)):
             out[n] = base + step * cells(t)
             n += 1
@@ -145,12 +148,14 @@ def placeable(s: Words, t: Table, player: int, cell: int) -> int:
     if hand == 0:
         return 0
     if code >= STACK_FROM:
+        # On a stack only one ring may be put, and it joins the cap or starts one.
         cap = cap_at(s, cell) + 1 if code == STACK + player else 1
         return 2 if could_act(s, t, cell, height_at(s, cell) + 1, cap) else 0
     if code != 0:
         return 0
     most = min(hand, PLACE_PLANES)
     longest = longest_slide(s, t, cell, most)
+    # A stack of n rings can slide if n steps are free: bits 1 to longest, without a look at each count.
     counts = (1 << (longest + 1)) - 2
     for count in range(longest + 1, most + 1):
         if could_capture(s, t, cell, count, count):
@@ -239,6 +244,7 @@ def line_moves(s: Words, t: Table, player: int, out: Actions, n: int) -> int:
     for cell in range(cells(t)):
         if code_at(s, cell) == MARKER + player:
             for axis in range(axes(t)):
+                # Only where a run starts, so that each line is listed once.
                 if run_ahead(s, t, cell, axis + axes(t), player) == 0:
                     n = line_moves_from(s, t, cell, axis, out, n)
     return n
@@ -264,6 +270,8 @@ def recovery_axis(s: Words, t: Table, start: int, end: int, player: int) -> int:
     """
     for axis in range(axes(t)):
         length = 1
+        # Counted both ways from *end* as if the marker lay there; the run may pass through *start*, which
+        # is empty then.
         for direction in (axis, axis + axes(t)):
             ahead = run_ahead(s, t, end, direction, player)
             for step in range(ahead):
@@ -334,7 +342,7 @@ def legal_moves(s: Words, t: Table, out: Actions, work: Words) -> int:
     n = 0
     if phase == PLACEMENT:
         n = place_moves(s, t, player, out, to_int(0))
-        skippable = _may_skip_placement(s, t, player)
+        skippable = _may_skip_placement(s, t, player)  # whoever could do nothing else has to place
     elif phase == MOVEMENT:
         n = _movement_moves(s, t, player, out)
     elif phase == CAPTURE or phase == CHAIN:
@@ -362,6 +370,7 @@ def _movement_moves(s: Words, t: Table, player: int, out: Actions) -> int:
         if code_at(s, cell) == STACK + player:
             n = act_moves(s, t, cell, out, n)
     if n == 0:
+        # Only who has no stack that can act may recover, and the choice not to is always there.
         n = recovery_moves(s, t, player, out, to_int(0))
         out[n] = pass_action(t)
         n += 1
@@ -437,5 +446,6 @@ def any_decision(s: Words, t: Table, work: Words) -> bool:
     if phase == TERRITORY:
         return any_region(s, t, work)
     if phase == FORCED:
+        # Only a turn without any change of the board ends with a forced elimination.
         return s[CHANGED] == 0 and s[CONTROLLED + player] > 0
     return True

@@ -147,12 +147,12 @@ def _place(s: Words, cell: int, count: int) -> None:
         height, rings = height_at(s, cell), rings_at(s, cell)
         lift_stack(s, cell)
     for _ in range(count):
-        rings |= (player - 1) << (2 * height)
+        rings |= (player - 1) << (2 * height)  # the new rings go on top
         height += 1
     stand_stack(s, cell, rings, height)
     s[HAND + player] -= count
     s[ON_BOARD + player] += count
-    s[MUST] = cell
+    s[MUST] = cell  # the stack that was put down or added to has to act in this turn
     s[PHASE] = MOVEMENT
 
 
@@ -172,15 +172,18 @@ def _move_stack(s: Words, t: Table, start: int, direction: int, last: int) -> No
             collapse(s, cell, player)
         elif code >= STACK_FROM:
             captured = True
+            # The captured ring goes to the bottom: all others move up by one place.
             rings = (rings << 2) | (code - STACK_FROM)
             height += 1
             _drop_top(s, cell)
         elif code > 0:
             set_marker(s, cell, player)
+    # The rules remove the marker and take the top ring as its price, whoever owned it.
     landed_on_marker = clear_marker(s, end)
     stand_stack(s, end, rings, height)
     if landed_on_marker:
         eliminate_top(s, end, to_int(1), player)
+    # The price may have changed who controls the stack, or left none.
     if code_at(s, end) == STACK + player and could_capture(s, t, end, height_at(s, end), cap_at(s, end)):
         s[PHASE] = CHAIN if captured else CAPTURE
         s[ACTIVE] = end
@@ -204,6 +207,7 @@ def _take_line(s: Words, t: Table, start: int, axis: int, whole: bool) -> None:
     for step in range(length - 1):
         collapse(s, on_ray(t, ray_from(t, start, axis), step), player)
     if s[DEBT] == RECOVERY_LINE:
+        # The minimum of a long line is free; the whole of it costs a ring.
         s[DEBT] = RECOVERY_DEBT if whole else NO_DEBT
         if not whole:
             s[PHASE] = LINES
@@ -214,8 +218,10 @@ def _take_line(s: Words, t: Table, start: int, axis: int, whole: bool) -> None:
 @compiled
 def _take_region(s: Words, t: Table, cell: int, relative: int, work: Words) -> None:
     player = s[CUR]
+    # the plane counts colours from the player on turn
     border = 0 if relative == 0 else (player - 1 + relative - 1) % players(t) + 1
     clear_marks(t, work)
+    # Made again instead of remembered: a state is one row, and has no room for a list of cells.
     size = flood(s, t, cell, border, work)
     total = add_border_markers(s, t, size, work)
     for at in range(total):
@@ -278,7 +284,7 @@ def start_game(s: Words, t: Table) -> None:
 # Turns: victory after a change of the board, phases without a decision, rotation, last standing.
 
 
-STREAK_TO_WIN = 3
+STREAK_TO_WIN = 3  # rounds in a row, as the rules say
 
 
 @compiled
@@ -300,6 +306,7 @@ def judge(s: Words, t: Table) -> None:
     for player in range(1, players(t) + 1):
         if s[ELIM + player] >= elimination_target(t):
             return end_game(s, player, to_int(BY_ELIMINATION))
+    # One pass gives all that the other ends ask for.
     collapsed, live, controllers, last = 0, 0, 0, to_int(0)
     for player in range(1, players(t) + 1):
         collapsed += s[TERR + player]
@@ -372,7 +379,7 @@ def settle(s: Words, t: Table, work: Words) -> None:
 @compiled
 def _next_turn(s: Words, t: Table) -> None:
     player = s[CUR] % players(t) + 1
-    while not is_live(s, player):
+    while not is_live(s, player):  # somebody is: a game in which nobody has a ring has ended before
         player = player % players(t) + 1
     s[CUR] = player
     s[PHASE] = PLACEMENT
@@ -396,6 +403,7 @@ def _record_turn_start(s: Words, t: Table, player: int) -> None:
     acts = real_action(s, t, player)
     if acts:
         s[ACTED] |= 1 << player
+    # The others are asked only now, because looking for their placements takes long.
     if s[STREAK] < STREAK_TO_WIN or s[HOLDER] != player or not acts:
         return
     for other in range(1, players(t) + 1):

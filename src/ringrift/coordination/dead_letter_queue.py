@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, ClassVar
 
+from ringrift.coordination.event_router import get_router
 from ringrift.engine.arguments import check_part
-from ringrift.events.dead_letter_queue import DeadLetterQueue, get_dead_letter_queue, reset_dead_letter_queue
+from ringrift.events.dead_letter_queue import DeadLetterQueue
 from ringrift.events.dead_letter_store import FailedEvent
 from ringrift.events.handlers import HandlerBase
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
@@ -114,6 +115,16 @@ def _daemon_for(
 
 
 # What programs call.
+
+
+def get_dead_letter_queue(db_path: Path | str | None = None) -> DeadLetterQueue:
+    """Return the queue of this process; another *db_path* than it was opened with is a `ConfigError`."""
+    if db_path is None:
+        return DeadLetterQueue.get_instance()
+    return DeadLetterQueue.get_instance(Path(db_path))
+
+
+reset_dead_letter_queue = DeadLetterQueue.reset_instance
 
 
 def create_dlq_retry_daemon(

@@ -5,16 +5,16 @@ import asyncio
 import pytest
 
 from ringrift.coordination.event_buses import DataEvent
-from ringrift.errors import ConfigError
-from ringrift.events.catalog.event_types import DataEventType
-from ringrift.events.event import RouterEvent
-from ringrift.events.resilience import (
+from ringrift.coordination.handler_resilience import (
     ResilientHandlerConfig,
     get_handler_metrics,
     make_handlers_resilient,
     reset_handler_metrics,
     resilient_handler,
 )
+from ringrift.errors import ConfigError
+from ringrift.events.catalog.event_types import DataEventType
+from ringrift.events.event import RouterEvent
 from ringrift.events.router import get_router
 
 QUIET = ResilientHandlerConfig(emit_failure_events=False, emit_timeout_events=False)

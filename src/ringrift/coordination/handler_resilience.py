@@ -17,9 +17,9 @@ from typing import Any
 
 import structlog
 
+from ringrift.coordination.event_router import get_router
 from ringrift.errors import ConfigError, RingRiftError, described
 from ringrift.events.delivery import await_ending
-from ringrift.events.router import get_router
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 

@@ -1,4 +1,4 @@
-"""The receiver's command: `python -m ringrift.data.transfer.receiver ACTION --data-dir … --node … --peer …`.
+"""The receiver's command: `python -m ringrift.data.receive_main ACTION --data-dir … --node … --peer …`.
 
 Another node runs it over ssh. It reads one JSON request from stdin and answers with one JSON line, after
 which the caller knows what this node has and has verified. Actions: `look` (what is there, how far
@@ -22,7 +22,7 @@ import msgspec
 
 from ringrift.clock import wall_s
 from ringrift.data.artifacts import Receipt
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.protection.promises import KeepAnswer, KeepRequest, ReleaseRequest, open_holder
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.receiving import CHUNK_INDEX, Intake, Landed, Landing, Piece
@@ -35,7 +35,8 @@ from ringrift.files import make_private_folder, private_umask
 from ringrift.runtime import system_runtime
 from ringrift.settings import load_settings
 
-MODULE = "ringrift.data.transfer.receiver"
+# What other nodes call, older and newer ones too: this module keeps its name and its place.
+MODULE = "ringrift.data.receive_main"
 BLOBS = "blobs"  # in a data folder
 REQUEST_BYTES_MAX = 32 << 20
 REFUSED, FULL = 3, 4  # exit codes; the reason goes to stderr
