@@ -1,7 +1,10 @@
 """Configs learn, and everything that goes well, badly or nowhere is told and heard."""
 
 from learning_run import CONFIG, FOLLOWER, lived
+from learning_world import BASELINES
 from recording import scenario
+
+from ringrift.learning.judging.promotion import PromotionRules
 
 
 def losses(policy):
@@ -156,3 +159,38 @@ def test_games_are_too_poor_to_learn_from(recording, events):
         await world.until_proven(recording, *events)
 
     lived(body, quality=0.1)
+
+
+@scenario(
+    "REGRESSION_CLEARED",
+    "REGRESSION_CRITICAL",
+    "REGRESSION_DETECTED",
+    "REGRESSION_MINOR",
+    "REGRESSION_MODERATE",
+    "REGRESSION_SEVERE",
+    "TRAINING_ROLLBACK_NEEDED",
+)
+def test_champions_are_rated_below_one_before_them_and_then_above_it(recording, events, monkeypatch):
+    async def body(world):
+        # Each drop is larger than the one before; a better champion lies between two, as the second in a row
+        # counts one level higher.
+        world.rated = (150.0, 122.0, 180.0, 132.0, 210.0, 140.0, 240.0, 110.0, 300.0)
+        await world.until_proven(recording, *events)
+
+    monkeypatch.setitem(BASELINES, "random", 0.0)  # near enough that games with it tell champions apart
+    known_well = PromotionRules(chunk_games=80, floor_2p=0.5, floor_games_min=4000, floor_games_max=4000)
+    lived(body, rules={"rating_opponents": ("random",), "promotion": known_well})
+
+
+@scenario("PROMOTION_ROLLED_BACK")
+def test_a_champion_loses_to_the_one_before_it(recording, events):
+    async def body(world):
+        state = world.controller.state(CONFIG)
+        for number in range(1, 10):
+            await world.until(lambda: len(state.promotions) > number, what="a champion")  # noqa: B023
+            world.truth.strength[state.champion] -= 400.0
+            await world.runtime.sleep(120.0)
+            if not recording.lacking(events):
+                break
+
+    lived(body)
