@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from recording import recorded
 
-for folder in ("simulation", "unit/work"):  # their worlds
+for folder in ("simulation", "unit/daemons", "unit/data", "unit/work"):  # their worlds
     sys.path.append(str(Path(__file__).parents[1] / folder))
 
 

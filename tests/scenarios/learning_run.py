@@ -135,7 +135,7 @@ class LearningRun(RunWithDaemons):
         if self.rated is None or texts[1] != "random":
             return super()._played(order, *texts, games=games)
         champions = len(self.controller.state(order.config).promotions)
-        shown = self.rated[min(champions, len(self.rated) - 1)]
+        shown = self.rated(champions)
         who, _ = participant(texts[0], order.inputs)
         truth, self.truth.strength[who] = self.truth.strength.get(who), shown
         try:

@@ -1,10 +1,17 @@
 """Configs learn, and everything that goes well, badly or nowhere is told and heard."""
 
+from guards_world import World as Nodes
+from guards_world import nodes
 from learning_run import CONFIG, FOLLOWER, lived
 from learning_world import BASELINES
 from recording import scenario
+from test_data_distribution import champion
 
+from ringrift.coordination.evaluation_daemon import EvaluationDaemon
+from ringrift.data.protection.distribution import DistributionDaemon, DistributionRules
 from ringrift.learning.judging.promotion import PromotionRules
+
+DROPS = (28.0, 48.0, 70.0, 130.0)  # minor, moderate, severe, critical
 
 
 def losses(policy):
@@ -161,6 +168,15 @@ def test_games_are_too_poor_to_learn_from(recording, events):
     lived(body, quality=0.1)
 
 
+def up_and_down(champions):
+    """Every second champion is weaker than the one before it, by more each time.
+
+    One that is better lies between two of them, as the second in a row counts one level higher.
+    """
+    turn, is_weaker = divmod(champions, 2)
+    return 150.0 + 25.0 * turn - (DROPS[turn % len(DROPS)] if is_weaker else 0.0)
+
+
 @scenario(
     "REGRESSION_CLEARED",
     "REGRESSION_CRITICAL",
@@ -172,9 +188,7 @@ def test_games_are_too_poor_to_learn_from(recording, events):
 )
 def test_champions_are_rated_below_one_before_them_and_then_above_it(recording, events, monkeypatch):
     async def body(world):
-        # Each drop is larger than the one before; a better champion lies between two, as the second in a row
-        # counts one level higher.
-        world.rated = (150.0, 122.0, 180.0, 132.0, 210.0, 140.0, 240.0, 110.0, 300.0)
+        world.rated = up_and_down
         await world.until_proven(recording, *events)
 
     monkeypatch.setitem(BASELINES, "random", 0.0)  # near enough that games with it tell champions apart
@@ -194,3 +208,22 @@ def test_a_champion_loses_to_the_one_before_it(recording, events):
                 break
 
     lived(body)
+
+
+@scenario("MODEL_EVALUATION_BLOCKED")
+async def test_a_champion_cannot_be_evaluated_on_nodes_that_it_does_not_reach():
+    world = Nodes(*nodes("a", "b", "c"))
+    world.down.add("c")
+    await champion(world, "a")
+    parts = {"router": world.router, "runtime": world.runtime}
+    evaluation = EvaluationDaemon(**parts)
+    distribution = DistributionDaemon(plane=world.planes["a"], rules=DistributionRules(tries=1), **parts)
+    for each in (evaluation, distribution):
+        await each.start()
+    try:
+        await distribution._run_cycle()
+        world.runtime.advance(3600.0)
+        await distribution._run_cycle()
+    finally:
+        for each in (distribution, evaluation):
+            await each.stop()
