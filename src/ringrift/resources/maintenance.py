@@ -65,8 +65,9 @@ class MaintenanceDaemon(WakingDaemon):
         if self._is_due("vacuum", 7 * DAY_S):
             self.last["vacuum"] = await asyncio.to_thread(vacuum, self._settings.dlq_path)
         if done := [size for size in freed if size]:
-            told = {"node_id": self._runtime.hostname, "bytes_freed": sum(done), "cleanups_performed": len(done)}
-            await self.router.publish("DISK_CLEANUP_TRIGGERED", told, self.name)
+            told = {"bytes_freed": sum(done), "cleanups_performed": len(done)}
+            where = {"node_id": self._runtime.hostname}
+            await self.router.publish("DISK_CLEANUP_TRIGGERED", {**where, **told}, self.name)
 
     def _is_due(self, what: str, every_s: float) -> bool:
         now_s = self._runtime.monotonic_s()
