@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from recording import recorded
 
-TESTS = Path(__file__).parents[1]
-for folder in ("simulation", "unit/data", "unit/daemons", "unit/work"):  # their worlds
-    sys.path.append(str(TESTS / folder))
+for folder in ("simulation", "unit/daemons", "unit/data", "unit/work"):  # their worlds
+    sys.path.append(str(Path(__file__).parents[1] / folder))
 
 
 def pytest_configure(config):

@@ -7,11 +7,13 @@ listens is the product's own, so a test only says what happens to games, trainin
 import asyncio
 import hashlib
 
+from learning_world import JOB_S
 from test_stage_daemons import CONFIG, FOLLOWER, RunWithDaemons, needed
 
 from ringrift.coordination.coordination_bootstrap import shutdown_all_coordinators, start_coordination
 from ringrift.events.router import get_router
 from ringrift.learning.announcements import RouterAnnouncer
+from ringrift.learning.facts.results import participant
 from ringrift.learning.loop import StatusWriter
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
@@ -43,6 +45,9 @@ class LearningRun(RunWithDaemons):
         self.keeps_files = True  # of jobs
         self.failing = set()  # kinds of jobs that fail for good
         self.loss = None  # of the next trainings
+        self.rated = (
+            None  # what games against random show, by the number of champions so far; None: the truth
+        )
         self.after_training = lambda: None
         self.gain = None  # of the next trainings, in rating points; None: as they come
 
@@ -97,7 +102,7 @@ class LearningRun(RunWithDaemons):
     # --- jobs -----------------------------------------------------------------------------------------
 
     async def _carry_out(self, engine, name, claim):
-        if claim.kind not in self.failing:
+        if claim.kind in JOB_S.keys() - self.failing:
             await super()._carry_out(engine, name, claim)
             return
         await self.runtime.sleep(1.0)
@@ -125,6 +130,18 @@ class LearningRun(RunWithDaemons):
             self.truth.strength[artifacts[0].digest] = before + self.gain
         self.after_training()
         return artifacts, told if self.loss is None else {**told, **self.loss}
+
+    def _played(self, order, *texts, games):
+        if self.rated is None or texts[1] != "random":
+            return super()._played(order, *texts, games=games)
+        champions = len(self.controller.state(order.config).promotions)
+        shown = self.rated(champions)
+        who, _ = participant(texts[0], order.inputs)
+        truth, self.truth.strength[who] = self.truth.strength.get(who), shown
+        try:
+            return super()._played(order, *texts, games=games)
+        finally:
+            self.truth.strength[who] = truth
 
 
 def lived(body, **about):

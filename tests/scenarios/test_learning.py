@@ -1,7 +1,17 @@
 """Configs learn, and everything that goes well, badly or nowhere is told and heard."""
 
+from guards_world import World as Nodes
+from guards_world import nodes
 from learning_run import CONFIG, FOLLOWER, lived
+from learning_world import BASELINES
 from recording import scenario
+from test_data_distribution import champion
+
+from ringrift.coordination.evaluation_daemon import EvaluationDaemon
+from ringrift.data.protection.distribution import DistributionDaemon, DistributionRules
+from ringrift.learning.judging.promotion import PromotionRules
+
+DROPS = (28.0, 48.0, 70.0, 130.0)  # minor, moderate, severe, critical
 
 
 def losses(policy):
@@ -156,3 +166,64 @@ def test_games_are_too_poor_to_learn_from(recording, events):
         await world.until_proven(recording, *events)
 
     lived(body, quality=0.1)
+
+
+def up_and_down(champions):
+    """Every second champion is weaker than the one before it, by more each time.
+
+    One that is better lies between two of them, as the second in a row counts one level higher.
+    """
+    turn, is_weaker = divmod(champions, 2)
+    return 150.0 + 25.0 * turn - (DROPS[turn % len(DROPS)] if is_weaker else 0.0)
+
+
+@scenario(
+    "REGRESSION_CLEARED",
+    "REGRESSION_CRITICAL",
+    "REGRESSION_DETECTED",
+    "REGRESSION_MINOR",
+    "REGRESSION_MODERATE",
+    "REGRESSION_SEVERE",
+    "TRAINING_ROLLBACK_NEEDED",
+)
+def test_champions_are_rated_below_one_before_them_and_then_above_it(recording, events, monkeypatch):
+    async def body(world):
+        world.rated = up_and_down
+        await world.until_proven(recording, *events)
+
+    monkeypatch.setitem(BASELINES, "random", 0.0)  # near enough that games with it tell champions apart
+    known_well = PromotionRules(chunk_games=80, floor_2p=0.5, floor_games_min=4000, floor_games_max=4000)
+    lived(body, rules={"rating_opponents": ("random",), "promotion": known_well})
+
+
+@scenario("PROMOTION_ROLLED_BACK")
+def test_a_champion_loses_to_the_one_before_it(recording, events):
+    async def body(world):
+        state = world.controller.state(CONFIG)
+        for number in range(1, 10):
+            await world.until(lambda: len(state.promotions) > number, what="a champion")  # noqa: B023
+            world.truth.strength[state.champion] -= 400.0
+            await world.runtime.sleep(120.0)
+            if not recording.lacking(events):
+                break
+
+    lived(body)
+
+
+@scenario("MODEL_EVALUATION_BLOCKED")
+async def test_a_champion_cannot_be_evaluated_on_nodes_that_it_does_not_reach():
+    world = Nodes(*nodes("a", "b", "c"))
+    world.down.add("c")
+    await champion(world, "a")
+    parts = {"router": world.router, "runtime": world.runtime}
+    evaluation = EvaluationDaemon(**parts)
+    distribution = DistributionDaemon(plane=world.planes["a"], rules=DistributionRules(tries=1), **parts)
+    for each in (evaluation, distribution):
+        await each.start()
+    try:
+        await distribution._run_cycle()
+        world.runtime.advance(3600.0)
+        await distribution._run_cycle()
+    finally:
+        for each in (distribution, evaluation):
+            await each.stop()

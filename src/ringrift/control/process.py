@@ -213,17 +213,17 @@ async def run_control_process(
 
 def _tell_elected(lease: ControlLease) -> None:
     """This process has found its store whole and leads by its lease; whoever follows the leader looks."""
-    me, term, router = get_settings().node_name or lease.me.host, lease.guard.revision, get_router()
-    validated = {"node_id": me, "epoch": term, "valid": True}
-    router.publish_sync("STARTUP_STATE_VALIDATED", validated, CONTROL_NAME)
+    me, term = get_settings().node_name or lease.me.host, lease.guard.revision
+    tell = get_router().publish_sync
+    tell("STARTUP_STATE_VALIDATED", {"node_id": me, "epoch": term, "valid": True}, CONTROL_NAME)
     before = {} if lease.before is None else {"previous_leader": lease.before.host}
-    router.publish_sync("LEADER_ELECTED", {"leader_id": me, "term": term, **before}, CONTROL_NAME)
+    tell("LEADER_ELECTED", {"leader_id": me, "term": term, **before}, CONTROL_NAME)
 
 
 async def _tell_lost(lease: ControlLease, reason: str) -> None:
     """Inside this process only: it may write nothing more, and others see who leads by the lease."""
-    me = get_settings().node_name or lease.me.host
-    lost = {"old_leader_id": me, "reason": reason, "term": lease.guard.revision}
+    me, term = get_settings().node_name or lease.me.host, lease.guard.revision
+    lost = {"old_leader_id": me, "reason": reason, "term": term}
     await get_router().publish("LEADER_LOST", lost, CONTROL_NAME, route_to_cross_process=False)
 
 

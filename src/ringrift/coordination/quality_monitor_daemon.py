@@ -14,6 +14,7 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.records import ShardState
 from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.facts.window import steps_to_train
 from ringrift.learning.judging.quality import (
     HIGH,
     LOW,
@@ -200,8 +201,8 @@ def _blocked_training(state: ConfigState, memory: _LastReport) -> list[Told]:
     """Rows have earned a training, and all since the last one are of shards that nobody should learn from."""
     before, memory.blocked = memory.blocked, False
     rules, newest = state.bucket_rules, state.newest_model
-    earned = state.rows >= rules.rows_first_min if newest is None else True
-    if not earned or state.bucket.available < rules.chunk_steps or state.open_of("export", "train"):
+    steps = steps_to_train(state.bucket, rules, rows_total=state.rows, has_model=newest is not None)
+    if not steps or state.open_of("export", "train"):
         return []
     since_s = float("-inf") if newest is None else newest.made_s
     shards = [
@@ -247,8 +248,7 @@ def _parity(config: str, view: QualityView) -> Told:
 
 
 def _parity_rate(config: str, view: QualityView, before: float) -> Told:
-    checked = view.games + view.refused
-    payload = {"new_rate": view.refused_share, "old_rate": before, "total_checked": checked}
+    payload = {"new_rate": view.refused_share, "old_rate": before, "total_checked": view.games + view.refused}
     return "PARITY_FAILURE_RATE_CHANGED", {"config_key": config, **payload}
 
 

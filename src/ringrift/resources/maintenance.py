@@ -57,16 +57,17 @@ class MaintenanceDaemon(WakingDaemon):
 
     async def _run_cycle(self) -> None:
         logs = self._settings.data_dir / "logs"
-        freed = await asyncio.to_thread(rotate_logs, logs)
+        freed = [await asyncio.to_thread(rotate_logs, logs)]
         if self._is_due("archive", DAY_S):
-            freed += await asyncio.to_thread(archive_logs, logs)
+            freed.append(await asyncio.to_thread(archive_logs, logs))
         if self._is_due("dead letters", 7 * DAY_S):
             self.last["dead letters"] = f"{await asyncio.to_thread(self._purge)} went"
         if self._is_due("vacuum", 7 * DAY_S):
             self.last["vacuum"] = await asyncio.to_thread(vacuum, self._settings.dlq_path)
-        if freed:
-            payload = {"node_id": self._runtime.hostname, "bytes_freed": freed, "cleanups_performed": 1}
-            await self.router.publish("DISK_CLEANUP_TRIGGERED", payload, self.name)
+        if done := [size for size in freed if size]:
+            told = {"bytes_freed": sum(done), "cleanups_performed": len(done)}
+            where = {"node_id": self._runtime.hostname}
+            await self.router.publish("DISK_CLEANUP_TRIGGERED", {**where, **told}, self.name)
 
     def _is_due(self, what: str, every_s: float) -> bool:
         now_s = self._runtime.monotonic_s()
