@@ -69,6 +69,7 @@ SENT_BY: dict[str, ComponentWiring] = {
                 "TASK_ABANDONED",
                 "TASK_ORPHANED",
                 "TRAINING_PROGRESS",
+                "TRAINING_STARTED",
             ),
         ),
     )
