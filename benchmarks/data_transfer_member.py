@@ -8,7 +8,7 @@ import sys
 import time
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.transfer.contract import Terms
 from ringrift.data.transfer.http.client import HttpTransport
 from ringrift.data.transfer.http.server import create_data_server

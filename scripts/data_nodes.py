@@ -42,7 +42,7 @@ from faulty_line import FaultyLine
 from ringrift.cli.main import app
 from ringrift.daemons import child_main
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.plane import DataPlane, Holders, close_data_plane, open_data_plane
 from ringrift.data.protection import promises
 from ringrift.data.protection.deletion import Deleter, DeletionRules

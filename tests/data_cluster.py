@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.plane import DataPlane, assemble_holders, assemble_transfers
 from ringrift.data.protection.records import set_damaged_aside
 from ringrift.engine.opening import open_engine

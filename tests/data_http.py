@@ -14,7 +14,7 @@ from pathlib import Path
 
 from data_transports import HERE, THERE, Store, TransportBench
 from held_port import HeldPort
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.transfer.http.client import HttpTransport
 from ringrift.data.transfer.http.server import ADDRESS_FILE, data_server
 from ringrift.runtime import SystemRuntime

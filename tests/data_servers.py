@@ -25,7 +25,7 @@ import pytest
 from obstore.store import S3Store
 
 from held_port import HeldPort
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 
 START_S = 60.0
 SSHD_CONFIG = """\

@@ -8,13 +8,13 @@ import msgspec
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import MARKER, ArchivedFile, ArchiveMarker, ArchivePart
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.transfer.archive import archive_transports
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.receiving import Intake, Landing
 from ringrift.data.transfer.ssh import Programs, Scratch, Ssh, SshStores
 from ringrift.data.transfer.ssh_transports import Base64Transport, RsyncTransport
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.runtime import SystemRuntime
 
 HERE, THERE = "here", "there"

@@ -5,6 +5,7 @@ import ast
 import size_ceilings
 from size_ceilings import (
     CEILINGS,
+    comments_in,
     complaints,
     equal_code,
     lines_by_folder,
@@ -21,12 +22,14 @@ TABLE = {
     "loose_tasks": 3,
     "rooms": {"engine": {"folders": ["engine"], "lines": 1_000}},
     "folders": {"ringrift/data": 40, "ringrift/work": 20},
+    "floors": {"comments_per_100_lines": 3.2},
 }
 
 
-def table(*, lines=1_000, folders=None, **counts):
+def table(*, lines=1_000, folders=None, comments=3.2, **counts):
     rooms = {"engine": {"folders": ["engine"], "lines": lines}}
-    return {**TABLE, **counts, "rooms": rooms, "folders": folders or TABLE["folders"]}
+    floors = {"comments_per_100_lines": comments}
+    return {**TABLE, **counts, "rooms": rooms, "folders": folders or TABLE["folders"], "floors": floors}
 
 
 def test_the_source_is_within_its_ceilings():
@@ -73,6 +76,19 @@ def test_lowering_takes_the_smaller_number_and_raises_none():
     assert lowered(TABLE, found) == table(lines=900, folders={"ringrift/data": 39})
 
 
+def test_the_comments_get_no_fewer():
+    assert complaints(TABLE, table(comments=3.1)) == ["comments_per_100_lines: 3.1, below its floor of 3.2"]
+    assert complaints(TABLE, table(comments=3.3)) == []
+    (told,) = complaints(TABLE, table(comments=3.4))
+    assert told.startswith("comments_per_100_lines: 3.4, well above its floor of 3.2; run ")
+    assert lowered(TABLE, table(comments=3.4)) == table(comments=3.4)
+    assert lowered(TABLE, table(comments=3.1)) == TABLE
+
+
+def test_a_comment_is_one_only_outside_of_a_text():
+    assert comments_in('x = "# no"  # one\n# two\n""" # no """\n') == 2
+
+
 def test_a_task_outside_of_a_group_is_seen():
     text = """
 async def one(lanes: asyncio.TaskGroup):
@@ -84,6 +100,24 @@ async def one(lanes: asyncio.TaskGroup):
     asyncio.ensure_future(a())
 """
     assert list(loose_tasks_in(ast.parse(text))) == [6, 7, 8]
+
+
+def test_a_task_of_an_owner_is_not_loose():
+    text = """
+class Daemon:
+    def __init__(self, helpers: TaskOwner, others: Owner) -> None:
+        self._tasks = TaskOwner("one")
+        self._later: TaskOwner | None = None
+        self._others = others
+
+    def start(self, helpers: TaskOwner) -> None:
+        self._tasks.create_task(a())
+        self._later.create_task(a())
+        helpers.create_task(a())
+        self._others.create_task(a())
+        create_task(a())
+"""
+    assert list(loose_tasks_in(ast.parse(text))) == [12, 13]
 
 
 def test_equal_code_is_found_wherever_it_is_indented():

@@ -7,7 +7,7 @@ import pytest
 
 from data_benches import bench_of
 from data_transports import HERE, THERE, artifact
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed
 from ringrift.errors import Corrupt
 

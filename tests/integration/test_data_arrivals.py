@@ -9,11 +9,11 @@ from data_benches import bench_of
 from data_cluster import running_node
 from data_transports import HERE, THERE
 from ringrift.data.artifacts import Artifact, ArtifactKind
+from ringrift.data.config import DataNode
 from ringrift.data.manifest.catalog import take_over_arrivals
-from ringrift.data.nodes import DataNode
+from ringrift.data.receive_main import ReceiveRequest
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms
 from ringrift.data.transfer.http.wire import File, Files, FileToSeal, decode, encode
-from ringrift.data.transfer.receiver import ReceiveRequest
 from ringrift.data.transfer.receiving import MetadataFolder, packed_cards
 
 

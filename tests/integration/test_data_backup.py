@@ -23,7 +23,7 @@ from ringrift.data.backup.daemons import (
     the_archive,
 )
 from ringrift.data.backup.service import BackupRules
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.protection.records import DeletionRecords, GivenUp, GivingUp, Tombstone
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.event import RouterEvent

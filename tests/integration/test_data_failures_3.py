@@ -18,8 +18,8 @@ import pytest
 
 from ringrift.coordination.sync_durability import SyncWAL
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.manifest.store import ManifestStore
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transactions import TransactionLog
 from ringrift.data.transfer.contract import Moved

@@ -13,9 +13,9 @@ import pytest
 from data_cluster import running_node
 from data_http import SECRET, DataServerProcess
 from ringrift.data.artifacts import ArtifactKind, Receipt
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import DAY_S
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.consolidation import ConsolidationDaemon, ConsolidationRules
 from ringrift.data.protection.deletion import Deleter, DeletionRules, tombstone_rows

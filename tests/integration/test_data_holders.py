@@ -5,7 +5,7 @@ import asyncio
 from data_cluster import running_node
 from data_transports import Store
 from ringrift.data.backup.archive import DriveObjects
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.protection.deletion import Deleter, DeletionRules
 from ringrift.data.protection.promise_store import PromiseStore
 from ringrift.data.protection.retention import pin

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from data_http import DataServerProcess, http_transport
 from data_transports import HERE, THERE, Store
 from ringrift.cli.main import app
-from ringrift.data.nodes import read_nodes
+from ringrift.data.config import read_nodes
 from ringrift.data.transfer.contract import Terms, TransferFailed
 from ringrift.data.transfer.http.connection import HttpLine, LineBroken, ServerTime
 from ringrift.data.transfer.http.wire import Signer

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from recording import recorded
 
-for folder in ("simulation", "unit/daemons", "unit/data", "unit/work"):  # their worlds
-    sys.path.append(str(Path(__file__).parents[1] / folder))
+TESTS = Path(__file__).parents[1]
+for folder in ("simulation", "unit/data", "unit/daemons", "unit/work"):  # their worlds
+    sys.path.append(str(TESTS / folder))
 
 
 def pytest_configure(config):

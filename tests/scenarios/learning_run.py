@@ -13,7 +13,7 @@ from test_stage_daemons import CONFIG, FOLLOWER, RunWithDaemons, needed
 from ringrift.coordination.coordination_bootstrap import shutdown_all_coordinators, start_coordination
 from ringrift.events.router import get_router
 from ringrift.learning.announcements import RouterAnnouncer
-from ringrift.learning.facts.matches import participant
+from ringrift.learning.facts.results import participant
 from ringrift.learning.loop import StatusWriter
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime

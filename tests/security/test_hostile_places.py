@@ -22,10 +22,10 @@ from ringrift.data.backup.archive import (
     card_key,
     encode,
 )
-from ringrift.data.nodes import DataNode, read_nodes
+from ringrift.data.config import DataNode, read_nodes
 from ringrift.data.protection.integrity import _sealed_files
+from ringrift.data.receive_main import MODULE, read_request
 from ringrift.data.transfer.contract import Terms
-from ringrift.data.transfer.receiver import read_request
 from ringrift.data.transfer.receiving import Landing
 from ringrift.data.transfer.ssh import SshLine
 from ringrift.data.transfer.ssh_transports import _command
@@ -180,7 +180,7 @@ def test_links_in_the_import_folder_stay_there(tmp_path):
     ],
 )
 def test_the_receiver_answers_nonsense_with_a_refusal(tmp_path, request_text):
-    command = [sys.executable, "-m", "ringrift.data.transfer.receiver", "give", f"--data-dir={tmp_path}"]
+    command = [sys.executable, "-m", "ringrift.data.receive_main", "give", f"--data-dir={tmp_path}"]
     ended = subprocess.run(
         [*command, "--node=-a", "--peer=--help"],
         input=request_text,
@@ -190,6 +190,21 @@ def test_the_receiver_answers_nonsense_with_a_refusal(tmp_path, request_text):
     )
     assert ended.returncode == 3, ended.stderr
     assert b"Traceback" not in ended.stderr
+
+
+def test_the_receiver_is_found_where_nodes_of_other_versions_call_it(tmp_path):
+    """The words of a sender of an earlier version: it is updated later than the node that it sends to."""
+    words = ["-m", "ringrift.data.receive_main", "look", f"--data-dir={tmp_path}"]
+    ended = subprocess.run(
+        [sys.executable, *words, "--node=two", "--peer=one", "--by=base64"],
+        input=b'{"sizes":{"' + DIGEST.encode() + b'":5}}',
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout).get("receipts", []) == []
+    assert words[1] == MODULE, "what a newer sender calls on an older node"
 
 
 def test_a_request_of_any_size_is_bounded():

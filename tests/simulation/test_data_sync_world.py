@@ -3,7 +3,7 @@
 import pytest
 from sync_world import SyncWorld
 
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.testing.simulation import simulate
 
 HOUR_S = 3600.0

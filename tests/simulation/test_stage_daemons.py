@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from learning_world import BASELINES, World
 
+from ringrift.coordination.stale_fallback import StaleFallbackDaemon
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import product_registry
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
@@ -41,6 +42,13 @@ RULES = {
     "rating_opponents": ("random", "mcts:32", "heuristic"),
     "tournament_every_s": 300.0,
 }
+
+
+class AllFiles:
+    """Jobs of this world only say what they made; none of it is missing."""
+
+    async def has(self, _digest):
+        return True
 
 
 class RunWithDaemons(World):
@@ -73,6 +81,7 @@ class RunWithDaemons(World):
         members = get_stage_members()
         members.reasons = partial(why_not_planning, self.manager)
         self.manager.register_factory(DaemonType.DATA_PIPELINE, self._control_life)
+        self.manager.register_factory(DaemonType.STALE_FALLBACK, self._stale_fallback)
         async with asyncio.TaskGroup() as group:
             workers = [group.create_task(self._worker(f"w{n}")) for n in range(self.slots)]
             await self.manager.start_all([*needed(set(LEVERS) - set(self.leave_out))])
@@ -84,6 +93,9 @@ class RunWithDaemons(World):
                 await self.manager.shutdown()
                 for task in workers:
                     task.cancel()
+
+    async def _stale_fallback(self):
+        await StaleFallbackDaemon(router=get_router(), runtime=self.runtime, blobs=AllFiles()).run()
 
     async def periods(self, count):
         await self.runtime.sleep(count * PERIOD_S)

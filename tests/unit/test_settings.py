@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.capabilities import capability
-from ringrift.data.nodes import DataNode
-from ringrift.data.sync.config import AutoSyncConfig
+from ringrift.data.config import AutoSyncConfig, DataNode
 from ringrift.errors import ConfigError
 from ringrift.learning.plan.rules import LearningRules, learning_rules
 from ringrift.settings import JobSettings, Settings, Source, load_settings

@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ringrift.coordination.sync_bandwidth import (
+    bandwidth_allocation,
+    get_bandwidth_manager,
+    get_host_bandwidth_status,
+    get_optimal_transfer_time,
+    release_bandwidth,
+    request_bandwidth,
+    request_bandwidth_async,
+)
 from ringrift.coordination.sync_durability import (
     SyncDeadLetterQueue,
     SyncWAL,
@@ -9,6 +22,14 @@ from ringrift.coordination.sync_durability import (
     WalFull,
     get_sync_dlq,
     get_sync_wal,
+)
+from ringrift.coordination.sync_mutex import (
+    SyncMutex,
+    acquire_sync_lock,
+    get_sync_mutex,
+    release_sync_lock,
+    sync_lock,
+    sync_lock_required,
 )
 from ringrift.coordination.transfer_verification import (
     TransferVerifier,
@@ -19,14 +40,9 @@ from ringrift.coordination.transfer_verification import (
     verify_transfer,
     wire_transfer_events,
 )
-from ringrift.data.sync.mutex import (
-    SyncMutex,
-    acquire_sync_lock,
-    get_sync_mutex,
-    release_sync_lock,
-    sync_lock,
-    sync_lock_required,
-)
+from ringrift.data.artifacts import Artifact
+from ringrift.data.kv_records import one_per_process
+from ringrift.data.plane import open_data_plane
 from ringrift.data.transfer.contract import (
     CHUNK_BYTES,
     Moved,
@@ -45,15 +61,8 @@ from ringrift.data.transfer.limits import (
     BandwidthManager,
     GateLimits,
     TransferGates,
-    bandwidth_allocation,
-    get_bandwidth_manager,
-    get_host_bandwidth_status,
-    get_optimal_transfer_time,
-    release_bandwidth,
-    request_bandwidth,
-    request_bandwidth_async,
 )
-from ringrift.data.transfer.peers import BloomFilter, SyncStallHandler, TransferHealth, get_stall_handler
+from ringrift.data.transfer.peers import BloomFilter, StallConfig, SyncStallHandler, TransferHealth
 from ringrift.data.transfer.service import TransferConfig, TransferService
 
 __all__ = [
@@ -105,3 +114,32 @@ __all__ = [
     "verify_transfer",
     "wire_transfer_events",
 ]
+
+
+class ClusterTransport:
+    """What moves files between this process's node and the others, by the healthiest way.
+
+    Each call takes the transfers of the data plane that is open then. *node* is the name of a node.
+    """
+
+    async def send(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
+        """Bring sealed files of this node to another; options as of the transfers of a data plane."""
+        plane = await open_data_plane()
+        return await plane.transfers.send(plane.nodes[node], artifacts, **options)
+
+    async def fetch(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
+        """Bring sealed files of another node here."""
+        plane = await open_data_plane()
+        return await plane.transfers.fetch(plane.nodes[node], artifacts, **options)
+
+
+def get_cluster_transport() -> ClusterTransport:
+    """Return what moves files between this process's node and the others; a call opens what it needs."""
+    return ClusterTransport()
+
+
+def get_stall_handler(
+    db_path: Path | str | None = None, *, config: StallConfig | None = None
+) -> SyncStallHandler:
+    """Return the handler of this process."""
+    return one_per_process(SyncStallHandler, SyncStallHandler, db_path=db_path, config=config)

@@ -17,11 +17,11 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.nodes import DataNode, DataNodes
-from ringrift.data.plane import DataPlane, arrived, copy_artifacts, open_data_plane
+from ringrift.data.plane import DataPlane, arrived, copy_artifacts, existing_data_plane, open_data_plane
 from ringrift.data.protection.replication import data_type_of
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import KeyValue
@@ -374,6 +374,7 @@ class EphemeralDataGuard(WiredCoordinator):
     ) -> None:
         super().__init__(NAME, router=router)
         self._get_plane = get_plane or open_data_plane
+        self._look_at_plane: Callable[[], Awaitable[DataPlane | None]] = get_plane or existing_data_plane
         self.rules = rules or EphemeralRules()
         self._saving: set[asyncio.Task[None]] = set()
 
@@ -394,7 +395,8 @@ class EphemeralDataGuard(WiredCoordinator):
 
     async def risks(self) -> list[HostRisk]:
         """Every host that is ephemeral or reported, with what would be lost with it."""
-        plane = await self._get_plane()
+        if (plane := await self._look_at_plane()) is None:
+            return []
         notes = await EphemeralRecords(plane.kv).hosts()
         names = sorted({*notes, *(node.name for node in plane.nodes.all() if node.ephemeral)})
         return [
@@ -428,7 +430,8 @@ class EphemeralDataGuard(WiredCoordinator):
 
     async def evacuations(self) -> list[Evacuation]:
         """What was tried so far, the newest last."""
-        return await EphemeralRecords((await self._get_plane()).kv).evacuations()
+        plane = await self._look_at_plane()
+        return [] if plane is None else await EphemeralRecords(plane.kv).evacuations()
 
     async def leave(self) -> Evacuated:
         """This node ends: say so, and bring out what only it has."""
@@ -531,7 +534,7 @@ class EphemeralDataGuard(WiredCoordinator):
 
     def get_pending_write_throughs(self, limit: int = 100) -> list[WriteThrough]:
         """The most urgent first, the oldest of those first."""
-        return run_blocking(self._with_records(lambda at, _now_s: at.pending(limit)))
+        return run_blocking(self._pending(limit))
 
     def mark_write_through_complete(self, game_id: str) -> bool:
         return bool(run_blocking(self._with_records(lambda at, _now_s: at.done(game_id))))
@@ -547,6 +550,10 @@ class EphemeralDataGuard(WiredCoordinator):
             "pending_write_throughs": len(pending),
             "hosts": {risk.host: asdict(risk) for risk in risks},
         }
+
+    async def _pending(self, limit: int) -> list[WriteThrough]:
+        plane = await self._look_at_plane()
+        return [] if plane is None else await EphemeralRecords(plane.kv).pending(limit)
 
     async def _with_records(self, ask: Callable[[EphemeralRecords, float], Awaitable[Any]]) -> Any:
         plane = await self._get_plane()

@@ -117,8 +117,9 @@ class Initialiser:
         """Return what is up, last first."""
         return [name for name in reversed(list(self.results)) if self.results[name].initialized]
 
-    def forget(self) -> None:
+    def forget(self, *, shutdown_requested: bool = False) -> None:
         """Be as before the start, so that the system can be brought up again."""
+        self.shutdown_requested = shutdown_requested
         self.results, self.instances, self.errors, self._telling = {}, {}, [], []
         self._given, self.listed = {}, True
         self.started_s = self.completed_s = None
@@ -137,7 +138,6 @@ class Initialiser:
 
     def _walk(self, options: BootstrapOptions) -> Generator[float, None, None]:
         self.forget()
-        self.shutdown_requested = False
         self.started_s = self._runtime.now_s()
         for spec in self._order:
             enabled = _asked(spec, options) is not False
@@ -288,8 +288,9 @@ def shut_down(initialiser: Initialiser, *, timeout_s: float, runtime: Runtime) -
     """End everything from code that is not async."""
     if not loop_is_running():
         return asyncio.run(shut_down_async(initialiser, timeout_s=timeout_s, runtime=runtime))
-    endings = [_end_at_once(initialiser, name) for name in initialiser.shutdown_order()]
-    return _finish(initialiser, endings, emit_events=True)
+    endings = [_told(initialiser, _end_at_once(initialiser, name)) for name in initialiser.shutdown_order()]
+    initialiser.forget(shutdown_requested=True)
+    return endings
 
 
 async def shut_down_async(
@@ -300,22 +301,21 @@ async def shut_down_async(
     endings = []
     for name in initialiser.shutdown_order():
         left_s = max(0.0, deadline_s - runtime.monotonic_s())
-        endings.append(Ending(name, await _end(initialiser, name, left_s)))
-    _finish(initialiser, endings, emit_events=emit_events)
-    await initialiser.told(timeout_s=max(_CANCEL_GRACE_S, deadline_s - runtime.monotonic_s()))
+        ending = Ending(name, await _end(initialiser, name, left_s))
+        endings.append(_told(initialiser, ending, emit_events=emit_events))
+        await initialiser.told(timeout_s=min(_CANCEL_GRACE_S, left_s))
+    initialiser.forget(shutdown_requested=True)
     return endings
 
 
-def _finish(initialiser: Initialiser, endings: list[Ending], *, emit_events: bool) -> list[Ending]:
-    initialiser.forget()
-    initialiser.shutdown_requested = True
-    for ending in endings:
-        if ending.error:
-            log.error("bootstrap.shutdown_failed", coordinator=ending.name, error=ending.error)
-        if emit_events:
-            reason = ending.error or "shutdown requested"
-            initialiser.tell("COORDINATOR_SHUTDOWN", {"coordinator_name": ending.name, "reason": reason})
-    return endings
+def _told(initialiser: Initialiser, ending: Ending, *, emit_events: bool = True) -> Ending:
+    """Tell at once, and not when all have ended: the health manager, which is to hear it, is among them."""
+    if ending.error:
+        log.error("bootstrap.shutdown_failed", coordinator=ending.name, error=ending.error)
+    if emit_events:
+        reason = ending.error or "shutdown requested"
+        initialiser.tell("COORDINATOR_SHUTDOWN", {"coordinator_name": ending.name, "reason": reason})
+    return ending
 
 
 def _closer(initialiser: Initialiser, name: str, *names: str) -> Any:

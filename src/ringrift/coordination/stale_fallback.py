@@ -1,9 +1,9 @@
 """STALE_FALLBACK: while it runs, a training goes on with what is there when no newer games come.
 
-When it goes on is a rule of the plan (`learning.fallback`), with this daemon as one of its inputs. The daemon
-also looks whether the newest model and data of each config are really there.
-What the facts name and the blobs lack is missing: a disk was lost, or a folder was cleaned by hand. It is
-told in words, and by `missing` to whoever plans.
+When it goes on is a rule of the plan (`learning.plan.training_data`), with this daemon as one of its inputs.
+It notes among the facts of a config what the plan cannot know: that a sync failed while a training waits for
+newer games, and which files of the next training are gone. What the facts name and the blobs lack is missing:
+a disk was lost, or a folder was cleaned by hand. No training is ordered with it, and it is said in words.
 """
 
 from __future__ import annotations
@@ -15,10 +15,24 @@ import structlog
 
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Blobs
+from ringrift.events.event import RouterEvent
+from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.facts.facts import MISSING_TOPIC, SYNC_FAILED_TOPIC
 from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.plan.plan import training_parent
+from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.stages import STALE_FALLBACK
-from ringrift.learning.plan.training_data import Fallback, fallback_tier, good_model, good_samples
+from ringrift.learning.plan.training_data import (
+    Fallback,
+    failed_syncs,
+    fallback_tier,
+    good_model,
+    good_samples,
+    missing_files,
+    stale_since_s,
+    window_files,
+)
 from ringrift.learning.situation import Situations, get_situations
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
@@ -27,6 +41,8 @@ from ringrift.work.stages import StageDaemon, get_loop_waker
 log = structlog.get_logger()
 
 INTERVAL_S = 60.0
+TEXT_MAX = 500
+MISSING_MAX = 500  # that a note names; the rest is named when some of these are back or no longer wanted
 
 
 class StaleFallbackDaemon(StageDaemon):
@@ -50,19 +66,44 @@ class StaleFallbackDaemon(StageDaemon):
         self.fallbacks: dict[str, dict[str, Fallback]] = {}
         self._missing_since_s: dict[str, float] = {}
 
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return {"DATA_SYNC_FAILED": self._on_sync_failed}
+
+    async def _on_sync_failed(self, event: RouterEvent) -> None:
+        """Count it for each training that waits for what the sync could have brought."""
+        about = event.payload.get("config_key")
+        for config, situation in self._situations.all().items():
+            since_s = stale_since_s(situation.state)
+            if since_s is None or about not in (None, "", config):
+                continue
+            failures = failed_syncs(situation.state) + 1
+            text = f"sync {failures} failed while a training waits for newer games: {event.payload['error']}"
+            await self._situations.note(
+                config, SYNC_FAILED_TOPIC, text[:TEXT_MAX], since_s=since_s, failures=failures
+            )
+            get_loop_waker().ring_for(event)
+
     async def _run_cycle(self) -> None:
         blobs = self._blobs or (await get_engine()).blobs
+        loop = self._situations.loop
+        if loop is None:
+            return
         for config, situation in self._situations.all().items():
-            state = situation.state
-            wanted = _newest_files(state)
-            missing = frozenset([digest for digest in wanted if not await blobs.has(digest)])
-            if missing != self.missing.get(config, frozenset()):
-                log.warning("fallback.missing_changed", config=config, missing=sorted(missing))
-                get_loop_waker().ring("files went missing or came back")
+            missing = await _missing(situation.state, loop.rules, blobs)
+            await self._note_missing(config, situation.state, missing)
             self.missing[config] = missing
             self._note_since(config, missing=bool(missing))
+            state = situation.state
             found = {"model": good_model(state, missing), "samples": good_samples(state, missing)}
             self.fallbacks[config] = found
+
+    async def _note_missing(self, config: str, state: ConfigState, missing: frozenset[str]) -> None:
+        if missing == missing_files(state):
+            return
+        log.warning("fallback.missing_changed", config=config, missing=sorted(missing))
+        text = f"{len(missing)} files are missing" if missing else "the files that were missing are back"
+        await self._situations.note(config, MISSING_TOPIC, text, missing=sorted(missing))
+        get_loop_waker().ring("files went missing or came back")
 
     def _note_since(self, config: str, *, missing: bool) -> None:
         if not missing:
@@ -102,10 +143,28 @@ class StaleFallbackDaemon(StageDaemon):
         return {**super().get_status(), "fallbacks": dict(self.needed())}
 
 
-def _newest_files(state: ConfigState) -> list[str]:
+async def _missing(state: ConfigState, rules: LearningRules, blobs: Blobs) -> frozenset[str]:
+    """What the next training or the champion needs and *blobs* lacks.
+
+    What was missing before is looked for again, although a plan without it no longer names it. Of a file of
+    samples that is gone the games are looked for, too: they would be exported again.
+    """
+    before = missing_files(state)
+    wanted = dict.fromkeys([*_needed(state, rules), *sorted(before)])
+    gone = [digest for digest in wanted if not await blobs.has(digest)]
+    for digest in [each for each in gone if each in state.samples]:
+        shards = state.samples[digest].shards
+        gone += [each for each in shards if each not in wanted and not await blobs.has(each)]
+    return frozenset(gone[:MISSING_MAX])
+
+
+def _needed(state: ConfigState, rules: LearningRules) -> list[str]:
     files = [] if state.champion is None else [state.champion, state.models[state.champion].card]
+    parent = training_parent(state, rules)
+    files += [] if parent is None else [parent.digest]
     newest = state.newest_samples
-    return files if newest is None else [*files, newest.digest]
+    files += [] if newest is None else [newest.digest]
+    return files + [samples.digest for samples in window_files(state, rules)]
 
 
 def create_stale_fallback(

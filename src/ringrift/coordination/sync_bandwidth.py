@@ -7,13 +7,19 @@ next way has its turn, and the result says by which way each file arrived.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from ringrift.data.artifacts import Artifact
+from ringrift.data.kv_records import one_per_process
 from ringrift.data.plane import DataPlane, open_data_plane
 from ringrift.data.sync.executor import NodeTransferResult, SyncExecutor, SyncPace, SyncTotals
-from ringrift.data.sync.plan import PRIORITIES, NodeTransfer, SyncPlan
+from ringrift.data.sync.plan import NodeTransfer, SyncPlan
+from ringrift.data.sync.requests import PRIORITIES
+from ringrift.data.transfer.limits import WAIT_S, BandwidthAllocation, BandwidthLimits, BandwidthManager
 from ringrift.data.transfer.peers import PREFERRED
 from ringrift.data.transfer.ssh_transports import RSYNC
 from ringrift.engine.blocking import run_blocking
@@ -138,3 +144,51 @@ def _result(
         methods={receipt.digest: receipt.verifier for receipt in end.moved},
         errors=[*end.errors, *lacking],
     )
+
+
+# The shares of lines that this process hands out.
+
+
+def get_bandwidth_manager(
+    db_path: Path | str | None = None, *, limits: BandwidthLimits | None = None
+) -> BandwidthManager:
+    """Return the manager of this process."""
+    return one_per_process(BandwidthManager, BandwidthManager, db_path=db_path, limits=limits)
+
+
+def request_bandwidth(host: str, estimated_mb: float = 0.0, priority: str = "normal") -> BandwidthAllocation:
+    """Ask for a share of the line to a host."""
+    return get_bandwidth_manager().request(host, estimated_mb, priority)
+
+
+async def request_bandwidth_async(
+    host: str, estimated_mb: float = 0.0, priority: str = "normal", *, wait_s: float = WAIT_S
+) -> BandwidthAllocation:
+    return await get_bandwidth_manager().request_async(host, estimated_mb, priority, wait_s=wait_s)
+
+
+def release_bandwidth(allocation_id: str, bytes_transferred: int = 0, duration_seconds: float = 0.0) -> bool:
+    """Give a share back; False the second time."""
+    return get_bandwidth_manager().release(allocation_id, bytes_transferred, duration_seconds)
+
+
+@contextmanager
+def bandwidth_allocation(
+    host: str, estimated_mb: float = 0.0, priority: str = "normal"
+) -> Iterator[BandwidthAllocation]:
+    """Hold a share for the length of a block; look at `granted` before you use it."""
+    manager = get_bandwidth_manager()
+    got = manager.request(host, estimated_mb, priority)
+    try:
+        yield got
+    finally:
+        if got.granted:
+            manager.release(got.allocation_id)
+
+
+def get_host_bandwidth_status(host: str) -> dict[str, Any]:
+    return get_bandwidth_manager().get_host_status(host)
+
+
+def get_optimal_transfer_time(host: str) -> float:
+    return get_bandwidth_manager().get_optimal_time(host)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringrift.data.sync.config import (
+from ringrift.data.config import (
     BROADCAST_BYTES_MAX,
     CONCURRENT_NODES,
     CRITICAL_S,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from ringrift.coordination.sync_base import get_node_reports
 from ringrift.coordination.sync_facade import (
     ORPHAN_RECOVERY,
     SyncFacade,
@@ -14,20 +15,7 @@ from ringrift.coordination.sync_facade import (
     sync,
 )
 from ringrift.coordination.sync_router import SyncRouter, get_sync_router
-from ringrift.data.manifest.catalog import receivers_of
-from ringrift.data.manifest.store import games_in
-from ringrift.data.nodes import DataNode
-from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
-from ringrift.data.sync.cluster_view import (
-    ClusterView,
-    HostHistory,
-    NodeReportCollector,
-    SyncHistory,
-    SyncRecord,
-    get_node_reports,
-    read_cluster_view,
-)
-from ringrift.data.sync.config import (
+from ringrift.data.config import (
     AGE_WEIGHT,
     CRITICAL_S,
     EPHEMERAL_FACTOR,
@@ -39,15 +27,25 @@ from ringrift.data.sync.config import (
     PERSISTENT_FACTOR,
     STALE_S,
     AutoSyncConfig,
+    DataNode,
     SyncAction,
     SyncPriority,
     SyncState,
     SyncStrategy,
     read_sync_config,
 )
-from ringrift.data.sync.daemon import AutoSyncDaemon, create_sync_daemon
+from ringrift.data.manifest.catalog import receivers_of
+from ringrift.data.manifest.store import games_in
+from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.sync.cluster_view import (
+    ClusterView,
+    HostHistory,
+    NodeReportCollector,
+    look_at_cluster,
+)
+from ringrift.data.sync.daemon import AutoSyncDaemon
 from ringrift.data.sync.executor import SyncAnnouncer
-from ringrift.data.sync.plan import SyncBackend, SyncRequest, SyncResponse
+from ringrift.data.sync.requests import SyncBackend, SyncRequest, SyncResponse
 from ringrift.data.transfer.service import TransferService
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.run_reports import reported, reported_health
@@ -57,6 +55,8 @@ from ringrift.events.handlers import WiredCoordinator
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.work.backpressure import BackpressureLevel
 
@@ -322,20 +322,23 @@ class SyncScheduler:
         self.pressure = BackpressureLevel.NONE
 
     async def hosts(self) -> list[HostState]:
-        plane = self._plane or await open_data_plane()
+        plane = self._plane
         if self._config is None:
-            self._config = read_sync_config(plane.settings.sync)
-        return host_states(
-            await read_cluster_view(plane, self._config, reports=self._reports.reports(plane.runtime))
-        )
+            self._config = read_sync_config((get_settings() if plane is None else plane.settings).sync)
+        reports = self._reports.reports(self._runtime)
+        return host_states(await look_at_cluster(plane, self._config, reports=reports))
+
+    @property
+    def _runtime(self) -> Runtime:
+        return system_runtime() if self._plane is None else self._plane.runtime
 
     async def recommendations(self, max_recommendations: int = _ADVICE_MAX) -> list[SyncRecommendation]:
         return recommend(await self.hosts(), pressure=self.pressure, max_recommendations=max_recommendations)
 
     async def status(self) -> ClusterDataStatus:
-        hosts, plane = await self.hosts(), self._plane or get_data_plane()
+        hosts = await self.hosts()
         advice = recommend(hosts, pressure=self.pressure, max_recommendations=_ADVICE_MAX)
-        return cluster_status(hosts, advice, now_s=plane.runtime.now_s())
+        return cluster_status(hosts, advice, now_s=self._runtime.now_s())
 
     async def execute(self, advice: SyncRecommendation) -> SyncResponse:
         """Bring the host's data to where it is safe."""
@@ -356,12 +359,6 @@ class SyncScheduler:
 
     def get_host_states(self) -> list[HostState]:
         return run_blocking(self.hosts())
-
-    def get_sync_history(self, host: str | None = None, limit: int = 100) -> list[SyncRecord]:
-        """What became of the last syncs, newest last."""
-        plane = self._plane or get_data_plane()
-        records = run_blocking(SyncHistory(plane.kv, plane.runtime).records())
-        return [each for each in records if host in (None, each.host)][-limit:]
 
     def health_check(self) -> HealthCheckResult:
         status = self.get_cluster_status()
@@ -649,3 +646,17 @@ def wire_sync_events(router: UnifiedEventRouter | None = None) -> SyncCoordinato
         coordinator = SyncCoordinator(router=router, facade=SyncFacade(router=router))
     coordinator.wire()
     return coordinator
+
+
+def create_sync_daemon(
+    settings: Mapping[str, str] | None = None,
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
+) -> AutoSyncDaemon:
+    """The daemon with the strategy that its row of the daemon table names.
+
+    A row that says "hybrid" leaves the choice to the node and its config file, as AUTO_SYNC does.
+    """
+    named = (settings or {}).get("strategy", "hybrid")
+    strategy = None if named == "hybrid" else named
+    return AutoSyncDaemon(strategy, router=router, runtime=runtime, reports=get_node_reports())

@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.coordination.sync_base import get_node_reports
+from ringrift.data.config import AutoSyncConfig, read_sync_config
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.plane import DataPlane, open_data_plane
-from ringrift.data.sync.cluster_view import NodeReportCollector, get_node_reports, read_cluster_view
-from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
+from ringrift.data.sync.cluster_view import NodeReportCollector, read_cluster_view
 from ringrift.data.sync.executor import (
     NodeTransferResult,
     PrioritySync,
@@ -27,11 +28,10 @@ from ringrift.data.sync.executor import (
     SyncProgress,
     SyncTotals,
 )
-from ringrift.data.sync.plan import (
-    NodeTransfer,
+from ringrift.data.sync.plan import NodeTransfer, SyncPlan
+from ringrift.data.sync.requests import (
     RequestLeft,
     SyncBackend,
-    SyncPlan,
     SyncRequest,
     SyncResponse,
     plan_request,

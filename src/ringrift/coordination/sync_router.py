@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ringrift.coordination.sync_base import get_node_reports
 from ringrift.data.artifacts import kinds_of
+from ringrift.data.config import AutoSyncConfig, read_nodes, read_sync_config
 from ringrift.data.manifest.store import DiskState, DiskStates
 from ringrift.data.plane import DataPlane, get_data_plane
 from ringrift.data.sync.cluster_view import (
@@ -13,11 +15,9 @@ from ringrift.data.sync.cluster_view import (
     NodeReportCollector,
     SyncHistory,
     SyncRecord,
-    get_node_reports,
-    read_cluster_view,
+    look_at_cluster,
     tell_disk,
 )
-from ringrift.data.sync.config import AutoSyncConfig, read_sync_config
 from ringrift.data.sync.plan import (
     ReplicationPlan,
     ScoredNode,
@@ -30,6 +30,8 @@ from ringrift.data.sync.plan import (
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.run_reports import reported_slowly
 from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 
 __all__ = ["SyncRouter", "get_sync_router"]
@@ -58,13 +60,18 @@ class SyncRouter:
     @property
     def config(self) -> AutoSyncConfig:
         if self._config is None:
-            self._config = read_sync_config(self.plane.settings.sync)
-            self._config.check_nodes(self.plane.nodes)
+            settings = get_settings() if self._plane is None else self._plane.settings
+            nodes = read_nodes(settings.node_name or self._runtime.hostname, settings.nodes)
+            self._config = read_sync_config(settings.sync)
+            self._config.check_nodes(nodes)
         return self._config
 
+    @property
+    def _runtime(self) -> Runtime:
+        return system_runtime() if self._plane is None else self._plane.runtime
+
     async def cluster_view(self) -> ClusterView:
-        plane = self.plane
-        return await read_cluster_view(plane, self.config, reports=self.reports.reports(plane.runtime))
+        return await look_at_cluster(self._plane, self.config, reports=self.reports.reports(self._runtime))
 
     # --- where to, where from -------------------------------------------------------------------------
 
@@ -171,7 +178,7 @@ class SyncRouter:
         return "" in self.pressed or node_id in self.pressed
 
     def update_training_active_nodes(self, nodes: set[str]) -> None:
-        self.reports.replace_training(frozenset(nodes), self.plane.runtime.now_s())
+        self.reports.replace_training(frozenset(nodes), self._runtime.now_s())
 
     def refresh_all_capacity(self) -> dict[str, DiskState]:
         """Measure this node's disk anew and return what every node said of its own."""

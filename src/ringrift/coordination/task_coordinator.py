@@ -45,22 +45,20 @@ from ringrift.work.admission import (
     get_task_admission,
     reset_safeguards,
 )
-from ringrift.work.emergency import (
-    EmergencyNotice,
-    EmergencyStop,
-    clear_emergency_stop,
-    emergency_notice,
-    get_emergency_stop,
-    turn_on_emergency_stop,
-)
 from ringrift.work.limits import (
     SPAWN_ORDER,
     CoordinatorState,
+    EmergencyNotice,
+    EmergencyStop,
     SpawnVerdict,
     StateNotice,
     TaskLimits,
     TokenBucket,
+    clear_emergency_stop,
+    emergency_notice,
+    get_emergency_stop,
     judge,
+    turn_on_emergency_stop,
 )
 from ringrift.work.tasks import (
     RunningTask,

@@ -78,3 +78,8 @@ def kinds_of(data_type: str) -> frozenset[ArtifactKind]:
     if known is None:
         raise ConfigError(f"data_type is {data_type!r}; it must be one of {', '.join(DATA_TYPES)}")
     return known
+
+
+def data_type_of(kind: ArtifactKind) -> str:
+    """Return "games", "models" or "npz", and "all" for a kind that is none of them."""
+    return next((name for name, kinds in DATA_TYPES.items() if name != "all" and kind in kinds), "all")

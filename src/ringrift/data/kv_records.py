@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from ringrift.decoding import decode_as
-from ringrift.engine.opening import engine_at, get_engine
+from ringrift.engine.opening import engine_at, engine_on_demand
 from ringrift.engine.ports import Change, ChangePage, Entry, KeyValue, WriteGuard
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
 from ringrift.process import process_scope
@@ -195,7 +195,7 @@ class RecordsMirror(Generic[T]):
 #
 # Each of them is made without arguments, on the engine of this process, or with the path of a database. The
 # engine is opened by the first call that needs it, and looked up anew by every call: one that was closed
-# meanwhile is opened again.
+# meanwhile is opened again. Reading makes none: where no run was ever, there is nothing.
 
 
 class OpenedKeyValue:
@@ -208,14 +208,14 @@ class OpenedKeyValue:
 
     async def _kv(self) -> KeyValue:
         if self.db_path is None:
-            return (await get_engine()).kv
+            return (await engine_on_demand()).kv
         return (await asyncio.to_thread(engine_at, self.db_path)).kv
 
     async def get(self, key: str) -> Entry | None:
         return await (await self._kv()).get(key)
 
-    async def entries(self, prefix: str = "") -> list[Entry]:
-        return await (await self._kv()).entries(prefix)
+    async def entries(self, *prefixes: str) -> list[Entry]:
+        return await (await self._kv()).entries(*prefixes)
 
     async def create(
         self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None

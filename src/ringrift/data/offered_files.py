@@ -20,8 +20,7 @@ from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checks
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.plane import DataPlane
 from ringrift.errors import Corrupt
-from ringrift.foreign_files.offered import open_offered
-from ringrift.foreign_files.paths import check_name
+from ringrift.foreign_files.paths import check_name, open_offered
 
 log = structlog.get_logger()
 

@@ -8,15 +8,16 @@ files between nodes, and run a daemon in cycles.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import ClassVar, Protocol
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
+from ringrift.data.config import DataNode, DataNodes, has_ssh, read_nodes
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView
-from ringrift.data.nodes import DataNode, DataNodes, read_nodes
 from ringrift.data.protection.promise_store import FileLook, PromiseStore
 from ringrift.data.protection.promises import (
     Holder,
@@ -34,19 +35,18 @@ from ringrift.data.protection.records import (
     mirror_tombstones,
     set_damaged_aside,
 )
+from ringrift.data.receive_main import ReceiveRequest
 from ringrift.data.sync.mutex import SyncMutex
-from ringrift.data.transfer.archive import archive_transports, is_archive, open_archive
-from ringrift.data.transfer.calls import READ_BYTES_PER_S
-from ringrift.data.transfer.contract import Moved, Terms, TransferFailed, TransferProgress
+from ringrift.data.transfer.archive import archive_transports, open_archive
+from ringrift.data.transfer.contract import READ_BYTES_PER_S, Moved, Terms, TransferFailed, TransferProgress
 from ringrift.data.transfer.http.client import HttpTransport
 from ringrift.data.transfer.http.wire import File, data_secret
 from ringrift.data.transfer.peers import SyncStallHandler
-from ringrift.data.transfer.receiver import ReceiveRequest
 from ringrift.data.transfer.receiving import Landing, open_intake
 from ringrift.data.transfer.service import SetAside, TransferService
-from ringrift.data.transfer.ssh import Programs, Scratch, Ssh, SshStores, has_ssh
+from ringrift.data.transfer.ssh import Programs, Scratch, Ssh, SshStores
 from ringrift.data.transfer.ssh_transports import Base64Transport, RsyncTransport
-from ringrift.engine.opening import get_engine, get_engine_blocking
+from ringrift.engine.opening import get_engine, get_engine_blocking, has_store
 from ringrift.engine.ports import Blobs, EndedWork, Engine, KeyValue, WorkQueue
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
 from ringrift.events.event import RouterEvent
@@ -159,7 +159,7 @@ class ArchiveHolders:
         self._opened: dict[DataNode, ArchiveObjects] = {}
 
     def reaches(self, node: DataNode) -> bool:
-        return is_archive(node)
+        return node.is_archive
 
     async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
         objects = self._opened.get(node)
@@ -471,28 +471,6 @@ def get_data_plane() -> DataPlane:
     return plane
 
 
-class ClusterTransport:
-    """What moves files between this process's node and the others, by the healthiest way.
-
-    Each call takes the transfers of the data plane that is open then. *node* is the name of a node.
-    """
-
-    async def send(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
-        """Bring sealed files of this node to another; options as of the transfers of a data plane."""
-        plane = await open_data_plane()
-        return await plane.transfers.send(plane.nodes[node], artifacts, **options)
-
-    async def fetch(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
-        """Bring sealed files of another node here."""
-        plane = await open_data_plane()
-        return await plane.transfers.fetch(plane.nodes[node], artifacts, **options)
-
-
-def get_cluster_transport() -> Transfers:
-    """Return what moves files between this process's node and the others, by the healthiest way."""
-    return get_data_plane().transfers
-
-
 async def close_data_plane() -> None:
     """End this process's data plane, if there is one, before its engine is closed."""
     plane = process_scope().drop(DataPlane)
@@ -508,6 +486,11 @@ async def open_data_plane() -> DataPlane:
         folder = get_settings().blob_dir
         await asyncio.to_thread(lambda: PromiseStore(folder, system_runtime()).close())
     return get_data_plane()
+
+
+async def existing_data_plane() -> DataPlane | None:
+    """Return this process's data plane; None where no run was ever, because looking never makes a store."""
+    return await open_data_plane() if await asyncio.to_thread(has_store) else None
 
 
 # Copying artifacts from one node to another, wherever this process runs.
@@ -571,10 +554,13 @@ def arrived(moved: Moved) -> set[str]:
 
 
 GATHER_S = 0.2  # events that come together are answered together
+WOKEN_EVERY_S = 10.0  # and a stream of them by one cycle in so long: each reads much of what the plane knows
 
 
 class WakingDaemon(HandlerBase):
     """Looks at the data plane now and then, and soon after it was woken."""
+
+    woken_every_s: ClassVar[float] = WOKEN_EVERY_S
 
     def __init__(
         self,
@@ -589,9 +575,10 @@ class WakingDaemon(HandlerBase):
         self.router = router or get_router()
         self._plane = plane
         self._woken = asyncio.Event()
+        self._began_s = -math.inf  # the cycle before
 
     def wake(self, _event: RouterEvent | None = None) -> None:
-        """Have the next cycle begin at once."""
+        """Have the next cycle begin at once, or as soon after the last as one may."""
         self._woken.set()
 
     async def _opened(self) -> DataPlane:
@@ -602,5 +589,7 @@ class WakingDaemon(HandlerBase):
     async def _rest(self) -> None:
         await first_of(self._runtime.sleep(self._cycle_interval), self._woken.wait())
         if self._woken.is_set():
-            await self._runtime.sleep(GATHER_S)
+            left_s = self._began_s + self.woken_every_s - self._runtime.monotonic_s()
+            await self._runtime.sleep(max(GATHER_S, left_s))
             self._woken.clear()
+        self._began_s = self._runtime.monotonic_s()

@@ -33,6 +33,7 @@ from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost
 from ringrift.files import make_folders, sync_folder
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.task_owner import TaskOwner
 
 # What is written down of a transaction, and which steps it may take.
 
@@ -260,6 +261,7 @@ PREFIX, PATHS = "data/transactions/", "data/transaction_paths/"
 BLOB = "blob:"
 KEPT_S = 7 * 86_400.0
 LEASE = LeaseConfig(lease_s=60.0, renew_s=5.0)
+STOP_S = 10.0
 
 
 class _PathClaim(msgspec.Struct, frozen=True):
@@ -269,7 +271,15 @@ class _PathClaim(msgspec.Struct, frozen=True):
 @dataclass(slots=True)
 class _Owned:
     lease: NamedLease
+    keepers: TaskOwner
     keeper: asyncio.Task[None]
+
+    async def end_keeping(self) -> None:
+        loop = self.keeper.get_loop()
+        if loop is asyncio.get_running_loop():
+            await self.keepers.stop(STOP_S)
+        else:  # begun on another loop, as a blocking call does
+            loop.call_soon_threadsafe(self.keeper.cancel)
 
 
 class TransactionLog:
@@ -309,7 +319,8 @@ class TransactionLog:
             updated_at=now_s,
         )
         await self._records.create(name, record)
-        self._owned[name] = _Owned(lease, asyncio.create_task(_kept(lease), name=f"transaction:{name}"))
+        keepers = TaskOwner(f"transaction {name}")
+        self._owned[name] = _Owned(lease, keepers, keepers.create_task(_kept(lease)))
         return name
 
     async def add_operation_async(
@@ -539,7 +550,7 @@ class TransactionLog:
     async def _disown(self, name: str) -> None:
         owned = self._owned.pop(name, None)
         if owned is not None:
-            owned.keeper.get_loop().call_soon_threadsafe(owned.keeper.cancel)
+            await owned.end_keeping()
             await owned.lease.release()
 
 

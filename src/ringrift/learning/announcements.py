@@ -17,6 +17,7 @@ import msgspec
 from ringrift.engine.work_rules import LEASE_RAN_OUT
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.facts import (
+    FRESHNESS_TOPIC,
     AnyFact,
     Archived,
     Blocked,
@@ -46,6 +47,8 @@ from ringrift.learning.job_announcements import (
     AnnouncementContext,
     blob_path,
 )
+from ringrift.work.freshness_rules import FRESH_HOURS_MAX, NEVER_HOURS
+from ringrift.work.stages import LOOP_SOURCE
 
 # What is told when a model was accepted, refused or taken back.
 
@@ -163,7 +166,9 @@ ANNOUNCED = (
     "CHECKPOINT_SAVED",
     "CPU_PIPELINE_JOB_COMPLETED",
     "DATABASE_CREATED",
+    "DATA_FRESH",
     "DATA_QUALITY_ALERT",
+    "DATA_STALE",
     "EVALUATION_COMPLETED",
     "EVALUATION_FAILED",
     "EVALUATION_PROGRESS",
@@ -296,9 +301,17 @@ def _blocked(_scene: AnnouncementContext, _fact: Blocked) -> list[Announcement]:
     return []
 
 
-def _noted(_scene: AnnouncementContext, _fact: Noted) -> list[Announcement]:
-    """Whoever noted it tells it."""
-    return []
+def _noted(context: AnnouncementContext, fact: Noted) -> list[Announcement]:
+    """That a training waits for newer games, or has them; of all else, whoever noted it tells it."""
+    if fact.topic != FRESHNESS_TOPIC:
+        return []
+    age_s = fact.details.get("age_s")
+    about = {
+        "config_key": context.config,
+        "data_age_hours": NEVER_HOURS if age_s is None else age_s / 3600.0,
+        "threshold_hours": FRESH_HOURS_MAX,
+    }
+    return [("DATA_STALE" if fact.details.get("stale") else "DATA_FRESH", about)]
 
 
 def _set_aside(context: AnnouncementContext, fact: WorkerSetAside) -> list[Announcement]:
@@ -332,7 +345,7 @@ _TELL: dict[type, Callable[[AnnouncementContext, Any], list[Announcement]]] = {
 # Sends what became a fact. Events are hints: the fact stands whether or not they arrive.
 
 
-SOURCE = "training_controller"
+SOURCE = LOOP_SOURCE
 
 
 class Announcer(Protocol):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 FRESH_HOURS_MAX = 24.0
 GAMES_MIN = 50  # made within the limit
+NEVER_HOURS = 1e6  # what events call the age of data that does not exist
 
 
 def why_stale(age_s: float | None, games: int, *, hours_max: float, games_min: int) -> str:

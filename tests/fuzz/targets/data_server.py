@@ -10,10 +10,9 @@ import socket
 import tempfile
 from pathlib import Path
 
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.protection.promises import open_holder
-from ringrift.data.transfer.http.operations import Answers, Buffers
-from ringrift.data.transfer.http.server import DataHttpServer
+from ringrift.data.transfer.http.server import Answers, Buffers, DataHttpServer
 from ringrift.data.transfer.http.wire import OnceOnly, SignedText, Signer, digest_of
 from ringrift.data.transfer.receiving import open_intake
 from ringrift.runtime import SystemRuntime

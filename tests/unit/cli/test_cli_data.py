@@ -16,14 +16,14 @@ from data_http import SECRET, DataServerThread
 from ringrift.cli.data.plane import WatchedTransfers, bars, size_text
 from ringrift.cli.main import app
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.config import DataNode
 from ringrift.data.files import prepare_database_for_transfer
 from ringrift.data.manifest.store import ManifestStore
-from ringrift.data.nodes import DataNode
 from ringrift.data.protection.promise_store import PromiseStore
 from ringrift.data.protection.retention import pin
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
 from ringrift.data.transfer.receiving import MetadataFolder, packed_cards
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings

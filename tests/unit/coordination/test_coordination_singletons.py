@@ -3,6 +3,7 @@
 import pytest
 
 from ringrift.coordination.coordinator_base import CoordinatorRegistry
+from ringrift.coordination.daemon_manager import get_daemon_manager, reset_daemon_manager
 from ringrift.coordination.duration_scheduler import DurationScheduler, get_duration_scheduler
 from ringrift.coordination.sync_facade import SyncFacade, get_sync_facade, reset_sync_facade
 from ringrift.coordination.task_coordinator import TaskCoordinator, get_task_coordinator
@@ -11,7 +12,7 @@ from ringrift.coordination.task_lifecycle_coordinator import (
     get_task_lifecycle_coordinator,
 )
 from ringrift.coordination.unified_health_manager import UnifiedHealthManager, get_health_manager
-from ringrift.daemons.manager import DaemonManager, get_daemon_manager, reset_daemon_manager
+from ringrift.daemons.manager import DaemonManager
 from ringrift.data.manifest.catalog import ClusterManifest, get_cluster_manifest, reset_cluster_manifest
 from ringrift.errors import ConfigError
 from ringrift.work.admission import Safeguards, get_safeguards

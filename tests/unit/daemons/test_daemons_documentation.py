@@ -11,9 +11,9 @@ from ringrift.coordination.auto_promotion_daemon import COOLDOWN_S
 from ringrift.coordination.feedback_loop_controller import GAUNTLET_COOLDOWN_S, WEIGHT_MIN
 from ringrift.daemons.registry import HEAD, DaemonSpec, daemon_table, product_registry
 from ringrift.daemons.types import DaemonType
+from ringrift.data.config import AutoSyncConfig
 from ringrift.data.protection.integrity import CleanupRules
 from ringrift.data.protection.replication import ReplicationRules
-from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.learning.plan.training_data import TIERS_S
 from ringrift.resources.maintenance import VACUUM_BYTES_MAX
 from ringrift.settings import Settings

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from data_transports import s3_bench
 from ringrift.data.backup.archive import MARKER, DriveObjects, NodeInventory, check_marker, decode, encode
 from ringrift.data.backup.run_states import StateArchive
-from ringrift.data.nodes import DataNode, read_nodes
+from ringrift.data.config import DataNode, read_nodes
 from ringrift.data.transfer.archive import open_archive
 from ringrift.data.transfer.contract import Terms, TransferFailed
 from ringrift.errors import ConfigError, Corrupt, SchemaTooNew

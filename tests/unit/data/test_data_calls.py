@@ -6,9 +6,8 @@ import pytest
 
 from data_transports import artifact
 from ringrift.data.artifacts import Receipt
-from ringrift.data.transfer import calls
-from ringrift.data.transfer.calls import TransferCall
-from ringrift.data.transfer.contract import Terms, TransferFailed
+from ringrift.data.transfer import contract
+from ringrift.data.transfer.contract import Terms, TransferCall, TransferFailed
 
 CARDS = [artifact(text) for text in (b"one", b"two!", b"three")]
 
@@ -60,7 +59,7 @@ async def test_progress_never_goes_back():
 
 
 async def test_who_watches_hears_of_long_work_that_moves_no_bytes(monkeypatch):
-    monkeypatch.setattr(calls, "_STILL_HERE_S", 0.001)
+    monkeypatch.setattr(contract, "_STILL_HERE_S", 0.001)
     seen, enough = [], asyncio.Event()
 
     async def watch(_progress):
@@ -97,7 +96,24 @@ async def test_cancelled_work_is_not_left_behind():
 
 
 async def test_batches_are_bounded_in_files_and_bytes(monkeypatch):
-    monkeypatch.setattr(calls, "BATCH_FILES_MAX", 2)
+    monkeypatch.setattr(contract, "BATCH_FILES_MAX", 2)
     assert [len(batch) for batch in call_with([]).batches()] == [2, 1]
-    monkeypatch.setattr(calls, "BATCH_BYTES_MAX", 4)
+    monkeypatch.setattr(contract, "BATCH_BYTES_MAX", 4)
     assert [len(batch) for batch in call_with([]).batches()] == [1, 1, 1]
+
+
+async def test_an_error_of_who_watches_ends_the_work_and_reaches_the_caller():
+    ended = asyncio.Event()
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def look():
+        raise TransferFailed("nobody may look")
+
+    with pytest.raises(TransferFailed, match="nobody may look"):
+        await contract.watched(work(), look, every_s=0.01)
+    assert ended.is_set()

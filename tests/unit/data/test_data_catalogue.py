@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
+from ringrift.data.config import read_nodes
 from ringrift.data.manifest.catalog import Catalogued, Cataloguer
-from ringrift.data.nodes import read_nodes
 from ringrift.data.plane import DataPlane
 from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Claimant, NewWork

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.config import AutoSyncConfig, DataNode, DataNodes
 from ringrift.data.manifest.store import Copies, CopyView
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.protection.deletion import Deleter, DeletionRules, Inheritance, may_delete, tombstone_rows
 from ringrift.data.protection.distribution import DistributionState
 from ringrift.data.protection.promises import KeepRequest
@@ -28,7 +28,6 @@ from ringrift.data.protection.records import (
 )
 from ringrift.data.protection.retention import pin
 from ringrift.data.sync.cluster_view import read_cluster_view
-from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.engine.ports import NewWork
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.events.event import RouterEvent, to_log

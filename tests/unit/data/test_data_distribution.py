@@ -8,7 +8,7 @@ import msgspec
 from guards_world import World, nodes
 
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.protection.distribution import (
     DistributionDaemon,
     DistributionRules,

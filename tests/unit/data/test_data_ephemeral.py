@@ -20,7 +20,7 @@ from ringrift.coordination.ephemeral_data_guard import (
     risk_of,
     wire_ephemeral_events,
 )
-from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope
 

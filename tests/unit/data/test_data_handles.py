@@ -5,13 +5,15 @@ import importlib
 
 import pytest
 
+from ringrift.coordination.cluster_transport import get_stall_handler
 from ringrift.coordination.delivery_ledger import get_delivery_ledger, get_retry_queue
+from ringrift.coordination.sync_bandwidth import get_bandwidth_manager
 from ringrift.coordination.sync_durability import get_sync_dlq, get_sync_wal
+from ringrift.coordination.sync_mutex import get_sync_mutex
 from ringrift.coordination.transaction_isolation import get_transaction_isolation
 from ringrift.coordination.transfer_verification import get_transfer_verifier
-from ringrift.data.sync.mutex import get_sync_mutex
-from ringrift.data.transfer.limits import BandwidthLimits, get_bandwidth_manager
-from ringrift.data.transfer.peers import StallConfig, SyncStallHandler, get_stall_handler
+from ringrift.data.transfer.limits import BandwidthLimits
+from ringrift.data.transfer.peers import StallConfig, SyncStallHandler
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, ForeignFile
 from ringrift.settings import get_settings

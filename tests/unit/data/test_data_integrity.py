@@ -11,8 +11,8 @@ import pytest
 from guards_world import World, nodes
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.config import read_nodes
 from ringrift.data.manifest.file_facts import read_facts
-from ringrift.data.nodes import read_nodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.integrity import (

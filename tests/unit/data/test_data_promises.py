@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.plane import ASK_S_MAX, NodeHolders
 from ringrift.data.protection.deletion import HolderReply, judge_promises
 from ringrift.data.protection.promise_store import (
@@ -28,7 +28,7 @@ from ringrift.data.protection.promises import (
     ReleaseRequest,
 )
 from ringrift.data.transfer.http.wire import File
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.testing.simulation import ManualRuntime, simulate
 

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.manifest.store import CopyView, DiskState, DiskStates
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.records import DeletionRecords
 from ringrift.data.protection.replication import (

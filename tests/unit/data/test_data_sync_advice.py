@@ -23,9 +23,9 @@ from ringrift.coordination.sync_coordinator import (
 from ringrift.coordination.sync_facade import SyncFacade
 from ringrift.coordination.sync_router import plan_copies
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.config import AutoSyncConfig, DataNode, DataNodes
 from ringrift.data.manifest.catalog import get_cluster_manifest, stale_data
 from ringrift.data.manifest.store import DiskState, ManifestIndex, ManifestView
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import get_data_plane
 from ringrift.data.sync.cluster_view import (
     ClusterView,
@@ -35,7 +35,6 @@ from ringrift.data.sync.cluster_view import (
     SyncRecord,
     judge_hosts,
 )
-from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.plan import neighbour_score, source_score, sources_of, target_score
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError

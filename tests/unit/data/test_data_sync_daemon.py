@@ -14,8 +14,8 @@ from ringrift.coordination.sync_coordinator import (
     create_sync_daemon,
 )
 from ringrift.data.artifacts import ArtifactKind
+from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import DiskState, DiskStates
-from ringrift.data.nodes import DataNode
 from ringrift.data.protection.records import (
     DecisionLog,
     DeletionRecords,

@@ -6,11 +6,10 @@ from guards_world import World, nodes
 
 from ringrift.coordination.sync_coordinator import SyncCoordinator, SyncFacade, SyncRouter, SyncScheduler
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import AutoSyncConfig, DataNode
 from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.retention import read_held
 from ringrift.data.sync.cluster_view import NodeReportCollector
-from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.freshness import FreshnessChecker, FreshnessConfig, judge_freshness
 from ringrift.data.sync.staging import RUNNING, WAITING, TrainingActivityDaemon, node_of
 from ringrift.engine.ports import Claimant, NewWork
@@ -190,6 +189,25 @@ async def test_fresh_data_is_waited_for_and_the_wait_ends():
     result = await missing.ensure_fresh("square8_2p")
     assert (result.success, result.sync_completed) == (False, False)
     assert "still not fresh" in result.error
+    await world.router.stop()
+
+
+async def test_a_sync_that_fails_ends_the_wait_for_fresh_data():
+    world = World(*nodes("a", "b"))
+
+    async def fail(event):
+        about = {"node_id": "a", "error": "b: no answer", "targets": ["b"]}
+        await world.router.publish("DATA_SYNC_FAILED", {**about, "node_id": "c"})  # another node's
+        await world.router.publish("DATA_SYNC_FAILED", {**about, "config_key": "square8_2p"})  # other games
+        await world.router.publish("DATA_SYNC_FAILED", about)
+
+    world.router.subscribe("SYNC_TRIGGERED", fail)
+    checker = FreshnessChecker(world.planes["a"], router=world.router)
+    result = await checker.ensure_fresh("hex8_2p")
+    assert (result.success, result.sync_triggered, result.sync_completed) == (False, True, False)
+    assert result.sync_duration_seconds < checker.config.poll_s
+    assert "the sync failed: b: no answer" in result.error
+    assert world.router.subscriptions_to("DATA_SYNC_FAILED") == []
     await world.router.stop()
 
 

@@ -7,11 +7,10 @@ from guards_world import DirectTransfers, World, nodes
 
 from ringrift.coordination.sync_coordinator import SyncBackend, SyncFacade, SyncRequest, get_sync_facade, sync
 from ringrift.data.artifacts import ArtifactKind
+from ringrift.data.config import AutoSyncConfig, DataNode
 from ringrift.data.manifest.store import DiskState, DiskStates
-from ringrift.data.nodes import DataNode
 from ringrift.data.plane import get_data_plane
 from ringrift.data.sync.cluster_view import NodeReportCollector, SyncHistory
-from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.contract import Moved, NodeUnreachable, TransferRefused
 from ringrift.engine.opening import close_engine

@@ -3,8 +3,8 @@
 from guards_world import DirectTransfers, World, nodes
 
 from ringrift.coordination.sync_facade import SyncFacade
+from ringrift.data.config import AutoSyncConfig
 from ringrift.data.sync.cluster_view import NodeReportCollector
-from ringrift.data.sync.config import AutoSyncConfig
 from ringrift.data.sync.executor import SyncProgress
 from ringrift.data.sync.plan import NodeTransfer, SyncPlan
 from ringrift.data.transfer.contract import TransferProgress

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transfer_kit import in_transfer_world
 
-from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.coordination.sync_bandwidth import (
+    get_bandwidth_manager,
+    get_host_bandwidth_status,
+    release_bandwidth,
+    request_bandwidth,
+)
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.transfer.contract import TransferPriority, priority_of
 from ringrift.data.transfer.limits import (
     Ask,
@@ -16,11 +22,7 @@ from ringrift.data.transfer.limits import (
     BandwidthManager,
     RatePace,
     answer,
-    get_bandwidth_manager,
-    get_host_bandwidth_status,
     host_limit_kbps,
-    release_bandwidth,
-    request_bandwidth,
 )
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError

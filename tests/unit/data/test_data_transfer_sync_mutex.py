@@ -6,8 +6,7 @@ import os
 import pytest
 from transfer_kit import in_transfer_world
 
-from ringrift.data.sync.mutex import (
-    SyncLock,
+from ringrift.coordination.sync_mutex import (
     SyncMutex,
     acquire_sync_lock,
     get_sync_mutex,
@@ -15,6 +14,7 @@ from ringrift.data.sync.mutex import (
     sync_lock,
     sync_lock_required,
 )
+from ringrift.data.sync.mutex import SyncLock
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, LeaseLost
 

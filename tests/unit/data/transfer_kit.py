@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.manifest.store import ManifestStore
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, TransferFailed, TransferProgress
 from ringrift.data.transfer.service import TransferService
 from ringrift.engine.opening import memory_engine

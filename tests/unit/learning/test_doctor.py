@@ -6,9 +6,9 @@ from feedback_kit import Ear
 from learning_story import RULES, Story, artifact
 
 from ringrift.engine.memory import memory_engine
+from ringrift.learning.doctor.checks import file_findings
 from ringrift.learning.doctor.examination import ClockWatch, DoctorRounds, examine, largest_step_back_s
 from ringrift.learning.doctor.findings import Diagnosis, Finding, Level, Ward, keep_diagnosis, read_diagnoses
-from ringrift.learning.doctor.run_checks import file_findings
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.window import BucketRules
 from ringrift.learning.plan.evaluation import open_candidates

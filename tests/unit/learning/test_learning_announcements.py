@@ -63,6 +63,9 @@ def whole_life() -> Story:
     story.write(Recalled(at_s=story.now_s, recall_id="r", reason="bad node", worker="w1"))
     assert story.write(Blocked(at_s=story.now_s, stage="train", reason="failures", until_s=2e9)) == []
     assert story.write(Noted(at_s=story.now_s, topic="a finding", text="of somebody")) == []
+    for stale in (True, False):
+        details = {"stale": stale, "age_s": 1e5 if stale else None, "games": 0}
+        story.write(Noted(at_s=story.now_s, topic="freshness", text="how old the games are", details=details))
     fail_everything(story, first)
     return story
 

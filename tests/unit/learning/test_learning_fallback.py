@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from learning_story import RULES, Story
+from learning_story import RULES, Story, artifact
 
 from ringrift.coordination.stale_fallback import StaleFallbackDaemon
 from ringrift.coordination.training_trigger_daemon import TrainingTriggerDaemon
-from ringrift.learning.facts.facts import Promoted, Recalled, RolledBack
+from ringrift.events.event import RouterEvent
+from ringrift.learning.announcements import ANNOUNCED
+from ringrift.learning.facts.facts import Noted, Promoted, Recalled, RolledBack
 from ringrift.learning.judging.feedback import RatingCurves
-from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.orders import export_order
+from ringrift.learning.plan.plan import plan, training_parent
 from ringrift.learning.plan.snapshot import Snapshot
 from ringrift.learning.plan.stages import stages_note
-from ringrift.learning.plan.training_data import fallback_tier, good_model, good_samples
+from ringrift.learning.plan.training_data import fallback_tier, good_model, good_samples, next_export
 from ringrift.learning.situation import Situations
 from ringrift.work.stages import StopReason
 
@@ -215,3 +218,145 @@ def test_a_mode_that_is_off_names_the_setting_that_turns_it_on(mode):
     record = trigger.decision("square8_2p")
     assert not record.can_trigger
     assert "[learning." in record.reason
+
+
+def wait_for_games() -> Story:
+    story = ready_to_train()
+    story.now_s += 30 * 3600.0
+    assert not planned(story).will
+    return story
+
+
+async def sync_failed(watch, **payload):
+    told = {"node_id": "one", "error": "two: no answer", "targets": ["two"], **payload}
+    await watch._on_sync_failed(RouterEvent("DATA_SYNC_FAILED", told))
+
+
+async def test_syncs_that_fail_shorten_the_wait_for_newer_games():
+    story = wait_for_games()
+    watch = StaleFallbackDaemon(situations=Situations(OneRun(story)), blobs=SomeBlobs())
+    assert "DATA_SYNC_FAILED" in watch._get_event_subscriptions()
+    await sync_failed(watch)
+    assert not planned(story).will, "the next sync may bring them"
+    assert "1 sync for them failed" in planned(story).reason
+    await sync_failed(watch, config_key="hex8_2p")
+    assert not planned(story).will, "it was about other games"
+    await sync_failed(watch, config_key="square8_2p")
+    assert planned(story).will
+
+
+async def test_failed_syncs_count_for_the_wait_in_which_they_failed():
+    story = ready_to_train()
+    watch = StaleFallbackDaemon(situations=Situations(OneRun(story)), blobs=SomeBlobs())
+    await sync_failed(watch)
+    await sync_failed(watch)
+    assert story.state.newest_note("sync_failed") is None, "nobody waits for what it would have brought"
+    story.now_s += 30 * 3600.0
+    assert not planned(story).will
+    await sync_failed(watch)
+    await sync_failed(watch)
+    assert planned(story).will
+    story.play(games=60)
+    story.check()
+    story.export()
+    assert planned(story).will  # fresh again; the next wait begins anew
+    story.now_s += 30 * 3600.0
+    assert not planned(story).will
+
+
+def test_the_loop_announces_when_a_training_begins_to_wait_for_newer_games_and_when_they_are_there():
+    story = ready_to_train()
+    story.now_s += 30 * 3600.0
+
+    def told():
+        names = ("DATA_STALE", "DATA_FRESH")
+        return [(name, payload) for name, payload in story.told if name in names]
+
+    assert not planned(story).will
+    story.now_s += 60.0
+    assert not planned(story).will
+    ((name, payload),) = told()
+    assert name == "DATA_STALE"
+    age_s = story.state.newest_note("freshness").details["age_s"]
+    about = {"config_key": "square8_2p", "data_age_hours": age_s / 3600, "threshold_hours": 24.0}
+    assert payload == about
+    assert payload["data_age_hours"] > 29
+    story.play(games=60)
+    story.check()
+    story.export()
+    assert planned(story).will
+    _, (name, payload) = told()
+    assert name == "DATA_FRESH"
+    assert payload["data_age_hours"] < 24
+    assert {"DATA_STALE", "DATA_FRESH"} <= set(ANNOUNCED)
+
+
+def with_three_files() -> Story:
+    """A training is due, and its window has three files of samples."""
+    story = Story()
+    for rows in (2_000, 2_000, 2_000):
+        story.play(rows=rows)
+        story.check()
+        job = story.issue("export", export_order(story.state, RULES, next_export(story.state, RULES)))
+        story.end(job, artifact("samples", f"file-{job}", rows=rows, games=50))
+        if not story.state.models:
+            story.train()
+    return story
+
+
+def train_order_of(story):
+    made = plan(Snapshot(story.state, RULES, story.now_s))
+    return next((each.order for each in made.wanted if each.kind == "train"), None)
+
+
+async def test_a_file_that_is_gone_is_in_no_order_of_a_training():
+    story, blobs = with_three_files(), SomeBlobs()
+    watch = StaleFallbackDaemon(situations=Situations(OneRun(story)), blobs=blobs)
+    await watch._run_cycle()
+    assert story.state.newest_note("missing_files") is None
+    first, *others = story.state.samples
+    assert first in train_order_of(story).inputs.values()
+    blobs.gone = {first}
+    await watch._run_cycle()
+    await watch._run_cycle()
+    order = train_order_of(story)
+    assert first not in order.inputs.values()
+    assert set(others) <= set(order.inputs.values())
+    assert sum(isinstance(each, Noted) and each.topic == "missing_files" for each in story.facts) == 1, (
+        "said once"
+    )
+    blobs.gone = set()
+    await watch._run_cycle()
+    assert first in train_order_of(story).inputs.values()
+
+
+async def test_games_of_a_file_that_is_gone_are_exported_again_if_they_are_there():
+    story, blobs = with_three_files(), SomeBlobs()
+    watch = StaleFallbackDaemon(situations=Situations(OneRun(story)), blobs=blobs)
+    gone = list(story.state.samples.values())[-1]
+    blobs.gone = {gone.digest}
+    await watch._run_cycle()
+    assert {shard.digest for shard in next_export(story.state, RULES)} == set(gone.shards)
+    blobs.gone = {gone.digest, *gone.shards}
+    await watch._run_cycle()
+    assert next_export(story.state, RULES) == []
+
+
+async def test_a_training_begins_with_no_model_that_is_gone():
+    story, blobs = ready_to_train(), SomeBlobs()
+    *_, before, newest = story.state.models
+    assert training_parent(story.state, RULES).digest == newest
+    blobs.gone = {newest}
+    watch = StaleFallbackDaemon(situations=Situations(OneRun(story)), blobs=blobs)
+    await watch._run_cycle()
+    assert training_parent(story.state, RULES).digest == before
+
+
+async def test_missing_files_are_planned_with_while_nobody_looks_for_them():
+    story, blobs = with_three_files(), SomeBlobs()
+    watch = StaleFallbackDaemon(situations=Situations(OneRun(story)), blobs=blobs)
+    first = next(iter(story.state.samples))
+    blobs.gone = {first}
+    await watch._run_cycle()
+    stop_fallback(story)
+    assert first in train_order_of(story).inputs.values()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from data_holders import WillingHolders
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.manifest.store import DiskStates
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import Quarantine
 from ringrift.data.protection.retention import pin

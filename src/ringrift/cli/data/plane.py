@@ -27,16 +27,15 @@ from rich.progress import (
 from ringrift.cli.data_folder import opened_engine
 from ringrift.cli.format import NOTHING, brief, clock, count
 from ringrift.data.artifacts import Artifact, kinds_of
+from ringrift.data.config import DataNode
 from ringrift.data.manifest.catalog import Cataloguer, take_over_arrivals
 from ringrift.data.manifest.store import CopyView
-from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane, Transfers, close_data_plane, open_data_plane
 from ringrift.data.protection.deletion import Deleter, DeletionVerdict
 from ringrift.data.protection.inventory import look_everywhere
 from ringrift.data.protection.records import DeletionRecords, Quarantine
 from ringrift.data.protection.replication import RepairPlan, ReplicationRules, plan, take_snapshot
 from ringrift.data.protection.retention import read_held
-from ringrift.data.transfer.archive import is_archive
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError
@@ -165,7 +164,7 @@ def ask_plane(question: Callable[[DataPlane], Awaitable[T]], *, may_make: bool =
 
 def _say_if_unnamed(plane: DataPlane) -> None:
     """A machine under a name of its own has none of its node's files, which looks as if all were well."""
-    others = [node.name for node in plane.nodes.others() if not is_archive(node)]
+    others = [node.name for node in plane.nodes.others() if not node.is_archive]
     if others and plane.this.name not in (plane.settings.nodes or {}):
         told = f"this machine goes by {plane.this.name!r}, which is no node of the config file"
         click.echo(f"note: {told}; RINGRIFT_NODE_ID says which it is: {', '.join(others)}", err=True)

@@ -55,6 +55,7 @@ def find_model(state: ConfigState, text: str | None) -> Model:
         return state.models[state.champion]
     found = [m for m in state.models.values() if m.digest.startswith(text) or str(m.number) == text]
     found += [student for student in state.students.values() if student.digest.startswith(text)]
+    # A purpose is a word of its own and wins over a digest that happens to begin like it.
     if (in_use := newest_student(state, text)) is not None:
         found = [in_use]
     if len(found) != 1:
@@ -66,6 +67,7 @@ def find_model(state: ConfigState, text: str | None) -> Model:
 def model_row(history: ConfigHistory, model: Model) -> dict[str, Any]:
     """What programs get of a model."""
     rated = history.ratings.get(model.digest)
+    # Programs read these keys: names and meanings stay.
     return {
         "number": model.number,
         "model": model.digest,
@@ -167,6 +169,7 @@ def export(config: str, destination: Path, model: str | None, as_json: bool) -> 
 def lineage(history: ConfigHistory, model: Model) -> list[str]:
     """The model, its parent, and so on to the first."""
     line = [model.digest]
+    # A model that was imported may name a parent that nobody here knows, or, if damaged, itself.
     while model.parent is not None and model.parent not in line:
         before = history.state.player(model.parent)
         if before is None:
@@ -229,9 +232,11 @@ async def _export(engine: Engine, config: str, text: str | None, destination: Pa
     model = find_model((await _history(engine, config)).state, text)
     weights = destination
     if destination.suffix != ".safetensors":
+        # The key of a foreign game may hold a colon, brackets or a slash.
         plain = "".join(c if c.isalnum() or c in "_-" else "-" for c in config)
         purpose = f"{model.purpose}-" if model.purpose else ""
         weights = destination / f"{plain}-{purpose}{model.number}-{brief(model.digest)}.safetensors"
+    # The card last, as it says that the weights are whole.
     for digest, path in ((model.digest, weights), (model.card, weights.with_suffix(".json"))):
         await _copy(engine.blobs, digest, path)
     return weights

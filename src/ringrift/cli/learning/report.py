@@ -20,14 +20,15 @@ from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError, StorageReadOnly
 from ringrift.learning.run_status import ConfigStatus, Curve, RunStatus, cost_rows
 from ringrift.runtime import system_runtime
-from ringrift.web.run_reader import read_run_status
+from ringrift.web.snapshot import read_run_status
 
 # A rating curve with its interval as a picture that needs nothing else.
 
 
-WIDTH, HEIGHT = 860, 320
+WIDTH, HEIGHT = 860, 320  # of the viewBox; it is drawn as wide as the page
 LEFT, RIGHT, TOP, BOTTOM = 56, 36, 14, 34
 TICKS_Y, TICKS_X = 5, 7
+# steps that people count time in
 _STEPS_S = (1, 5, 15, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 _STEPS = (1, 2, 2.5, 5, 10)
 
@@ -37,6 +38,7 @@ def curve_svg(curve: Sequence[Curve], *, title: str) -> str:
     if not curve:
         return ""
     low, high = min(p.low for p in curve), max(p.high for p in curve)
+    # So that the highest interval does not touch the frame.
     room = max((high - low) * 0.06, 1.0)
     low, high = low - room, high + room
     first, span = curve[0].at_s, (curve[-1].at_s - curve[0].at_s) or 1.0
@@ -89,6 +91,7 @@ def round_values(low: float, high: float, about: int) -> list[float]:
     """Round numbers between *low* and *high*, about as many as asked."""
     rough = (high - low) / about
     power = 10.0 ** floor(log10(rough))
+    # a rounding error must not lead to the next larger step
     step = next(power * factor for factor in _STEPS if power * factor >= rough * 0.999)
     return [step * n for n in range(ceil(low / step), floor(high / step) + 1)]
 
@@ -106,8 +109,9 @@ td,th{text-align:left;padding:5px 12px 5px 0;border-bottom:1px solid #e8ecf1;ver
 th{font-size:13px;color:#566273}.muted{color:#566273}code{font-size:13px}svg{width:100%;height:auto}
 @media(prefers-color-scheme:dark){body{background:#0c1015;color:#e7edf4}td,th,h2{border-color:#252e39}th,.muted{color:#9aa8b8}}
 """
-WORD_CHARS_MAX = 40
+WORD_CHARS_MAX = 40  # longer ones are digests and paths
 FRESH_S = 15.0  # the control process tells its status every second
+# The file is sent to others: it loads nothing, runs nothing, and says so to the browser.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 Table = tuple[Sequence[str], Sequence[Sequence[str]]]
@@ -207,6 +211,7 @@ def _tables(chapter: Chapter) -> list[tuple[str, Table]]:
 def _opening(run: RunStatus, now_s: float) -> str:
     for_long, seen = duration(run.at_s - run.started_s), clock(run.at_s, with_date=True)
     told = f"The run on {run.node} is {run.state} with {run.workers} workers, since {for_long}"
+    # A process that was killed leaves its last status behind, which still says "running".
     if run.state == "stopped" or now_s - run.at_s > FRESH_S:
         told = f"The run on {run.node} was last seen at {seen}, {for_long} after its start"
     return f"Written {clock(now_s, with_date=True)}. {told}."
@@ -260,6 +265,7 @@ def _plain(text: str) -> str:
 
 
 def _drawing(svg: str) -> str:
+    # In the text itself, because a report is one file.
     return f"![rating curve](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 

@@ -27,8 +27,8 @@ from ringrift.data.backup.service import (
     state_due,
     the_archive,
 )
+from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
 from ringrift.data.protection.distribution import digest_in
 from ringrift.data.protection.retention import read_champions

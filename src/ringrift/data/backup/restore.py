@@ -33,10 +33,10 @@ from ringrift.data.backup.run_states import (
     states_archived_as_files,
 )
 from ringrift.data.backup.service import ArchiveBackup, BackupReport
+from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import games_in
-from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane, Transfers
-from ringrift.data.transfer.archive import is_archive, open_archive
+from ringrift.data.transfer.archive import open_archive
 from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine
 from ringrift.engine.sqlite.faults import translated_errors
@@ -400,7 +400,7 @@ class RunRestore:
             wanted = [card for digest, card in cards.items() if digest in asked]
             report = await ArchiveBackup(plane, self.archive).restore(wanted)
             here = set(await plane.blobs.digests())
-            missing = found.without(here, [node.name for node in others if not is_archive(node)])
+            missing = found.without(here, [node.name for node in others if not node.is_archive])
             for digest in found.held if plane.this.name != state.node else found.held - here:
                 await plane.manifest.drop_copy(digest, state.node)
             await self._record(plane, state)

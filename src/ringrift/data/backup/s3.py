@@ -24,7 +24,7 @@ from ringrift.data.backup.archive import (
     check_size,
     encode,
 )
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.errors import ConfigError
 

@@ -25,14 +25,14 @@ from ringrift.data.backup.run_states import (
     run_identity,
     take_snapshot,
 )
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import games_in
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import DecisionLog, set_damaged_aside
-from ringrift.data.transfer.archive import is_archive, open_archive
+from ringrift.data.transfer.archive import open_archive
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
-from ringrift.engine.sqlite.blob_folder import digest_of
+from ringrift.engine.sqlite.blobs import digest_of
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 
 # Which files an archive still lacks, and which of them go now. Nothing here deletes: an archive only grows.
@@ -234,7 +234,7 @@ class BackupReport:
 
 def archives(nodes: DataNodes) -> tuple[DataNode, ...]:
     """The archive nodes of the config file."""
-    return tuple(node for node in nodes.all() if is_archive(node) and node.active)
+    return tuple(node for node in nodes.all() if node.is_archive and node.active)
 
 
 def the_archive(nodes: DataNodes, name: str = "") -> DataNode:
@@ -358,7 +358,7 @@ class ArchiveBackup:
         """
         plane, there = self.plane, set(await self.index.digests())
         here = sorted((found.named - there).intersection(await plane.blobs.digests()))
-        others = [node.name for node in plane.nodes.others() if not is_archive(node)]
+        others = [node.name for node in plane.nodes.others() if not node.is_archive]
         lost = sorted(found.without(there.union(here), others))
         cards = []
         for digest in here:

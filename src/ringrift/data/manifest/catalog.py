@@ -14,19 +14,21 @@ from typing import Any
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import DATA_TYPES, Artifact, ArtifactKind, Receipt, kinds_of
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of, kinds_of
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView, games_in
-from ringrift.data.nodes import DataNode, DataNodes
-from ringrift.data.plane import DataPlane, get_data_plane
+from ringrift.data.plane import DataPlane, existing_data_plane, get_data_plane
 from ringrift.data.transfer.receiving import ArrivedFile, MetadataFolder
 from ringrift.decoding import decode_as
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import EndedWork, WorkState
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.process import SingletonMixin
+from ringrift.runtime import system_runtime
+from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.work.job.orders import (
     SEALED_JOB,
@@ -84,11 +86,6 @@ class NodeHoldings:
     by_kind: Mapping[str, int]
 
 
-def data_type_of(kind: ArtifactKind) -> str:
-    """Return "games", "models" or "npz", and "all" for a kind that is none of them."""
-    return next((name for name, kinds in DATA_TYPES.items() if name != "all" and kind in kinds), "all")
-
-
 def receivers_of(data_type: str, holder: str, nodes: Iterable[DataNode]) -> list[DataNode]:
     """Return the other nodes that may be given data of this type, which *holder* has."""
     known = {node.name: node for node in nodes}
@@ -139,23 +136,33 @@ class ClusterManifest(SingletonMixin):
     def plane(self) -> DataPlane:
         return self._plane or get_data_plane()
 
+    @property
+    def _this(self) -> str:
+        plane = self._plane
+        return plane.this.name if plane is not None else get_settings().node_name or system_runtime().hostname
+
     def view(self) -> ManifestView:
-        return run_blocking(self.plane.view())
+        return run_blocking(self._view())
+
+    async def _view(self) -> ManifestView:
+        plane = self._plane or await existing_data_plane()
+        return ManifestView() if plane is None else await plane.view()
 
     def find_stale_data(self, max_age_hours: float = 1.0, data_type: str = "all") -> list[StaleData]:
         """Return what only one node holds although it is older than that and others would take it."""
         if max_age_hours < 0:
             raise ConfigError(f"max_age_hours is {max_age_hours!r}; it must not be below 0")
+        view = self.view()
+        if not view.artifacts:
+            return []
         plane = self.plane
         now_s = plane.runtime.now_s()
-        return stale_data(
-            self.view(), plane.nodes, now_s=now_s, max_age_hours=max_age_hours, data_type=data_type
-        )
+        return stale_data(view, plane.nodes, now_s=now_s, max_age_hours=max_age_hours, data_type=data_type)
 
     # --- what exists and where ------------------------------------------------------------------------
 
     def get_artifact(self, digest: str) -> Artifact | None:
-        return run_blocking(self.plane.manifest.artifact(digest))
+        return self.view().artifacts.get(digest)
 
     def get_artifacts(self, data_type: str = "all", config_key: str | None = None) -> list[Artifact]:
         found = self.view().of_kinds(kinds_of(data_type))
@@ -163,7 +170,7 @@ class ClusterManifest(SingletonMixin):
 
     def get_locations(self, digest: str) -> list[Receipt]:
         """Return who verified a copy of it, and when."""
-        return run_blocking(self.plane.manifest.copies(digest))
+        return list(self.view().copies.get(digest, {}).values())
 
     def get_all_game_locations(self) -> dict[str, tuple[str, ...]]:
         """Return the nodes that hold each file of games, by digest."""
@@ -181,7 +188,7 @@ class ClusterManifest(SingletonMixin):
         ]
 
     def get_node_inventory(self, node: str | None = None) -> NodeHoldings:
-        name = node or self.plane.this.name
+        name = node or self._this
         files = self.view().held_by(name)
         kinds: dict[str, int] = defaultdict(int)
         for each in files:

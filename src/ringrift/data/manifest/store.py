@@ -17,8 +17,8 @@ import structlog
 from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.config import DataNodes
 from ringrift.data.kv_records import KvMirror, KvRecords, each
-from ringrift.data.nodes import DataNodes
 from ringrift.data.protection.records import Tombstone
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import check_digest

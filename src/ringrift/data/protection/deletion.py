@@ -19,8 +19,8 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import DAY_S, EPHEMERAL, AwayLog, Copies, CopyRules, CopyView
-from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.inventory import learn_from_answer
 from ringrift.data.protection.promise_store import BEING_DELETED
@@ -35,7 +35,6 @@ from ringrift.data.protection.records import (
     with_node,
 )
 from ringrift.data.protection.retention import OpenInputs, copies_needed, needed_for
-from ringrift.data.transfer.archive import is_archive
 from ringrift.data.transfer.http.wire import File
 from ringrift.errors import ConfigError, Conflict, Corrupt, RingRiftError
 
@@ -430,7 +429,7 @@ class Deleter:
         able = [each for each in self._plane.nodes.all() if each.active]
         # Of its successor this node's own copy counts, too: it is not the one that goes.
         able = [each for each in able if with_self or each.name != self._node]
-        first = [each for each in able if each.name in known or not is_archive(each)]
+        first = [each for each in able if each.name in known or not each.is_archive]
         return [group for group in (first, [each for each in able if each not in first]) if group]
 
     def _of_another_folder(self, reply: HolderReply, own_store: str) -> HolderReply:

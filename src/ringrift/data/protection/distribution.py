@@ -15,16 +15,15 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.files import FileUnreadable
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
-from ringrift.data.nodes import DataNode, DataNodes
 from ringrift.data.offered_files import take_offered
 from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
 from ringrift.data.protection.records import DecisionLog, Tombstone
 from ringrift.data.protection.replication import data_type_of
 from ringrift.data.protection.retention import read_champions
-from ringrift.data.transfer.archive import is_archive
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError, Corrupt, RingRiftError
 from ringrift.events.event import RouterEvent
@@ -217,7 +216,7 @@ def _standing(want: Want, state: DistributionState) -> Standing:
 def _is_asked(node: DataNode, want: Want, known: Sequence[Artifact]) -> bool:
     if want.target:
         return node.name == want.target and node.active
-    if is_archive(node):
+    if node.is_archive:
         return False  # it keeps files and uses none
     if want.training_only and not node.training:
         return False

@@ -17,13 +17,12 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import is_given_up
-from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.promises import KeepAnswer, KeepRequest, KeptFile
 from ringrift.data.protection.records import PART, DecisionLog, set_damaged_aside
 from ringrift.data.protection.retention import read_champions
-from ringrift.data.transfer.archive import is_archive
 from ringrift.data.transfer.http.wire import ASKED_AT_ONCE, File
 from ringrift.errors import Corrupt, RingRiftError
 from ringrift.work.job.folder import damaged_inputs, forget_damaged
@@ -223,7 +222,7 @@ class Inventory:
 async def look_everywhere(plane: DataPlane, artifacts: Sequence[Artifact]) -> Inventory:
     """Look at this node's disk and ask the others about *artifacts*. Archives are read by `data check`."""
     here = await look_here(plane)
-    others = [node for node in plane.nodes.others() if node.active and not is_archive(node)]
+    others = [node for node in plane.nodes.others() if node.active and not node.is_archive]
     whys = await asyncio.gather(*(_ask(plane, node, artifacts) for node in others))
     return Inventory(
         here=here, silent={node.name: why for node, why in zip(others, whys, strict=True) if why}

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 import structlog
 
 from ringrift.data.artifacts import DATA_TYPES, Artifact, ArtifactKind, Receipt
+from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import AwayNodes, Copies, CopyView, DiskStates
-from ringrift.data.nodes import DataNode
 from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
 from ringrift.data.protection.inventory import Inventory, look_everywhere
 from ringrift.data.protection.records import DecisionLog, Tombstone

@@ -13,18 +13,24 @@ from typing import Any
 
 import msgspec
 
-from ringrift.data.artifacts import Artifact
+from ringrift.data.artifacts import Artifact, data_type_of
+from ringrift.data.config import (
+    FAILURES_S,
+    HISTORY_MAX,
+    HISTORY_S,
+    AutoSyncConfig,
+    DataNode,
+    DataNodes,
+    read_nodes,
+)
 from ringrift.data.kv_records import KvRecords
-from ringrift.data.manifest.catalog import data_type_of
 from ringrift.data.manifest.store import DiskState, DiskStates, ManifestView, is_given_up
-from ringrift.data.nodes import DataNode, DataNodes
-from ringrift.data.plane import DataPlane
+from ringrift.data.plane import DataPlane, existing_data_plane
 from ringrift.data.protection.records import Tombstone
-from ringrift.data.sync.config import FAILURES_S, HISTORY_MAX, HISTORY_S, AutoSyncConfig
 from ringrift.data.transfer.receiving import FULL_PERCENT, disk_usage
 from ringrift.engine.ports import KeyValue
-from ringrift.process import process_scope
-from ringrift.runtime import Runtime
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import get_settings
 
 # Every sync with every host, for a week: when it last went well, and how often it failed of late.
 #
@@ -221,6 +227,20 @@ async def read_cluster_view(
     )
 
 
+async def look_at_cluster(
+    plane: DataPlane | None, config: AutoSyncConfig, *, reports: NodeReports
+) -> ClusterView:
+    """Read everything as it is now, at *plane* or this process's; nothing where no run was ever."""
+    plane = plane or await existing_data_plane()
+    if plane is not None:
+        return await read_cluster_view(plane, config, reports=reports)
+    settings, runtime = get_settings(), system_runtime()
+    nodes = read_nodes(settings.node_name or runtime.hostname, settings.nodes)
+    return ClusterView(
+        view=ManifestView(), nodes=nodes, now_s=runtime.now_s(), config=config, reports=reports
+    )
+
+
 def _without_deleted(
     view: ManifestView, tombstones: Mapping[str, Tombstone], nodes: DataNodes
 ) -> ManifestView:
@@ -335,10 +355,6 @@ class NodeReportCollector:
         """Forget failures. Nodes that settings or people closed stay closed: that is not kept here."""
         self._failed.clear()
         self._closed.clear()
-
-
-def get_node_reports() -> NodeReportCollector:
-    return process_scope().get(NodeReportCollector, NodeReportCollector)
 
 
 # Telling how full this node's disk is where nobody else does, so that others know what it can take.

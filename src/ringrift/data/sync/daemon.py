@@ -15,23 +15,22 @@ from typing import Any, ClassVar
 import structlog
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.manifest.catalog import Cataloguer, take_over_arrivals
-from ringrift.data.plane import DataPlane, WakingDaemon
-from ringrift.data.protection.records import DecisionLog
-from ringrift.data.sync.cluster_view import (
-    ClusterView,
-    NodeReportCollector,
-    get_node_reports,
-    read_cluster_view,
-    tell_disk,
-)
-from ringrift.data.sync.config import (
+from ringrift.data.config import (
     BLOCKED_ALERT_S,
     FAILURES_CRITICAL,
     INTERVAL_S_MIN,
     AutoSyncConfig,
     SyncStrategy,
     read_sync_config,
+)
+from ringrift.data.manifest.catalog import Cataloguer, take_over_arrivals
+from ringrift.data.plane import DataPlane, WakingDaemon
+from ringrift.data.protection.records import DecisionLog
+from ringrift.data.sync.cluster_view import (
+    ClusterView,
+    NodeReportCollector,
+    read_cluster_view,
+    tell_disk,
 )
 from ringrift.data.sync.executor import (
     LOCK_S,
@@ -45,7 +44,7 @@ from ringrift.data.sync.executor import (
 )
 from ringrift.data.sync.freshness import FreshnessChecker
 from ringrift.data.sync.mutex import SyncLock
-from ringrift.data.sync.strategies import CyclePlan, plan_cycle
+from ringrift.data.sync.plan import CyclePlan, plan_cycle
 from ringrift.data.transfer.deliveries import DeliveryRecord, RetryQueue, RetryRound
 from ringrift.data.transfer.service import TransferService
 from ringrift.errors import ConfigError, LeaseLost, Unavailable
@@ -164,7 +163,7 @@ class AutoSyncDaemon(WakingDaemon):
         name = "auto_sync" if self._strategy in (None, SyncStrategy.AUTO) else f"auto_sync.{self._strategy}"
         super().__init__(name, interval_s=INTERVAL_S_MIN, plane=plane, router=router, runtime=runtime)
         self._given_config = config
-        self._reports = reports or get_node_reports()
+        self._reports = reports or NodeReportCollector()
         self._announcer = SyncAnnouncer("auto_sync", router=router)
         self._requests, self._paused, self._busy = _Requests(), "", False
         self.counts, self._progress = SyncCounts(), SyncProgress(self._runtime)
@@ -190,10 +189,12 @@ class AutoSyncDaemon(WakingDaemon):
         }.get(self._strategy or config.strategy, config.interval_s)
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        stale = ("DATA_STALE", "SYNC_TRIGGERED")
+        # The freshness daemon says these itself: woken by its own words it would never rest.
+        asked = () if self._strategy is SyncStrategy.FRESHNESS else stale
         return {
+            **dict.fromkeys(asked, self._on_model_request),
             "SELFPLAY_COMPLETE": self._on_new_data,
-            "DATA_STALE": self._on_model_request,
-            "SYNC_TRIGGERED": self._on_model_request,
             "SYNC_REQUEST": self._on_model_request,
             "SYNC_RETRY_REQUESTED": self._on_model_request,
             "NODE_RECOVERED": self._on_recovered,
@@ -427,16 +428,3 @@ def _strategy_of(strategy: str | SyncStrategy) -> SyncStrategy:
 
 def _bytes_per_s(config: AutoSyncConfig) -> float | None:
     return None if config.bandwidth_limit_mbps is None else config.bandwidth_limit_mbps * 125_000.0
-
-
-def create_sync_daemon(
-    settings: Mapping[str, str] | None = None,
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> AutoSyncDaemon:
-    """The daemon with the strategy that its row of the daemon table names.
-
-    A row that says "hybrid" leaves the choice to the node and its config file, as AUTO_SYNC does.
-    """
-    named = (settings or {}).get("strategy", "hybrid")
-    return AutoSyncDaemon(None if named == "hybrid" else named, router=router, runtime=runtime)

@@ -15,13 +15,13 @@ from typing import Any
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.config import FILES_PER_TRIP, SyncStrategy
 from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane
 from ringrift.data.sync.cluster_view import SyncHistory, SyncRecord
-from ringrift.data.sync.config import FILES_PER_TRIP, SyncStrategy
 from ringrift.data.sync.mutex import SyncLock
-from ringrift.data.sync.plan import NodeTransfer, SyncPlan, SyncRequest, SyncResponse
-from ringrift.data.sync.strategies import CyclePlan
+from ringrift.data.sync.plan import CyclePlan, NodeTransfer, SyncPlan
+from ringrift.data.sync.requests import SyncRequest, SyncResponse
 from ringrift.data.transfer.contract import AT_REST, Moved, NodeUnreachable, Terms, TransferProgress
 from ringrift.errors import Conflict, LeaseLost, RingRiftError, Unavailable
 from ringrift.events.router import get_router

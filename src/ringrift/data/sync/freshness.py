@@ -1,38 +1,29 @@
 """Is the data that a training would use new enough? By when games were made: copying a file renews nothing.
 
-`check_freshness` only looks. `ensure_fresh_data` also asks for a sync and waits for what it brings.
+To check is only to look. To ensure is also to ask for a sync and to wait for what it brings, no longer than
+until that sync has failed.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane, open_data_plane
-from ringrift.engine.blocking import run_blocking
 from ringrift.errors import ConfigError
+from ringrift.events.event import RouterEvent
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
-from ringrift.work.freshness_rules import FRESH_HOURS_MAX, GAMES_MIN, why_stale
+from ringrift.runtime import first_of
+from ringrift.work.freshness_rules import FRESH_HOURS_MAX, GAMES_MIN, NEVER_HOURS, why_stale
 
-__all__ = [
-    "FreshnessChecker",
-    "FreshnessConfig",
-    "FreshnessResult",
-    "TrainingFreshnessChecker",
-    "check_freshness",
-    "check_freshness_async",
-    "ensure_fresh_data",
-    "get_freshness_checker",
-    "judge_freshness",
-]
+__all__ = ["FreshnessChecker", "FreshnessConfig", "FreshnessResult", "judge_freshness"]
 
 _HOUR_S = 3600.0
-NEVER_HOURS = 1e6  # what events call the age of data that does not exist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +114,7 @@ class FreshnessChecker:
         return result
 
     async def ensure_fresh(self, config_key: str) -> FreshnessResult:
-        """Look; if the data is old, ask for a sync and wait until it is new or the time is over."""
+        """Look; if the data is old, ask for a sync and wait for what it brings, while it may."""
         plane = await self._open()
         first = await self.check(config_key)
         if first.is_fresh:
@@ -135,8 +126,13 @@ class FreshnessChecker:
             "data_age_hours": _told_age(first),
             "priority": "high",
         }
-        await self._publish("SYNC_TRIGGERED", payload)
-        return await self._wait(plane, config_key)
+        failure = _SyncFailure(plane.this.name, config_key)
+        end_hearing = self._router.subscribe("DATA_SYNC_FAILED", failure.hear)
+        try:
+            await self._publish("SYNC_TRIGGERED", payload)
+            return await self._wait(plane, config_key, failure)
+        finally:
+            end_hearing()
 
     async def watch(self) -> dict[str, FreshnessResult]:
         """Look at every config of which there is data anywhere; ask for a sync where it is old here."""
@@ -154,28 +150,28 @@ class FreshnessChecker:
                 await self._publish("SYNC_TRIGGERED", payload)
         return found
 
-    async def _wait(self, plane: DataPlane, config_key: str) -> FreshnessResult:
+    async def _wait(self, plane: DataPlane, config_key: str, failure: _SyncFailure) -> FreshnessResult:
         runtime = plane.runtime
         began_s = runtime.monotonic_s()
         while True:
+            failed = failure.error  # before the look: what a sync brought in part counts
             result = await self._look(plane, config_key)
             waited_s = runtime.monotonic_s() - began_s
-            over = waited_s >= self.config.sync_timeout_seconds
-            if result.is_fresh or over:
-                return FreshnessResult(
-                    success=result.is_fresh,
-                    is_fresh=result.is_fresh,
-                    data_age_hours=result.data_age_hours,
-                    games_available=result.games_available,
-                    sync_triggered=True,
-                    sync_completed=result.is_fresh,
-                    sync_duration_seconds=waited_s,
-                    error=""
-                    if result.is_fresh
-                    else f"still not fresh after {waited_s:.0f} s: {result.error}",
-                    details=result.details,
-                )
-            await runtime.sleep(min(self.config.poll_s, self.config.sync_timeout_seconds - waited_s))
+            left_s = self.config.sync_timeout_seconds - waited_s
+            if result.is_fresh or failed or left_s <= 0:
+                break
+            await first_of(failure.heard.wait(), runtime.sleep(min(self.config.poll_s, left_s)))
+        error = f"still not fresh after {waited_s:.0f} s: {result.error}"
+        if failed:
+            error += f"; the sync failed: {failed}"
+        return replace(
+            result,
+            success=result.is_fresh,
+            sync_triggered=True,
+            sync_completed=result.is_fresh,
+            sync_duration_seconds=waited_s,
+            error="" if result.is_fresh else error,
+        )
 
     async def _look(self, plane: DataPlane, config_key: str) -> FreshnessResult:
         view = await plane.view()
@@ -185,30 +181,28 @@ class FreshnessChecker:
     async def _open(self) -> DataPlane:
         return self._plane or await open_data_plane()
 
+    @property
+    def _router(self) -> UnifiedEventRouter:
+        return self._own_router or get_router()
+
     async def _publish(self, event: str, payload: dict[str, Any]) -> None:
-        await (self._own_router or get_router()).publish(event, payload=payload, source="training_freshness")
+        await self._router.publish(event, payload=payload, source="training_freshness")
+
+
+class _SyncFailure:
+    """Hears that a sync of this node failed which could have brought data of one config."""
+
+    def __init__(self, node: str, config_key: str) -> None:
+        self._node, self._config_key = node, config_key
+        self.heard = asyncio.Event()
+        self.error = ""
+
+    def hear(self, event: RouterEvent) -> None:
+        told = event.payload
+        if told.get("node_id") in (None, self._node) and told.get("config_key") in (None, self._config_key):
+            self.error = str(told["error"])
+            self.heard.set()
 
 
 def _told_age(result: FreshnessResult) -> float:
     return NEVER_HOURS if result.data_age_hours is None else result.data_age_hours
-
-
-TrainingFreshnessChecker = FreshnessChecker
-
-
-def get_freshness_checker() -> FreshnessChecker:
-    return process_scope().get(FreshnessChecker, FreshnessChecker)
-
-
-def check_freshness(board_type: str, num_players: int) -> FreshnessResult:
-    """Look at the data of one config, from code without an event loop."""
-    return run_blocking(get_freshness_checker().check(f"{board_type}_{num_players}p"))
-
-
-async def check_freshness_async(board_type: str, num_players: int) -> FreshnessResult:
-    return await get_freshness_checker().check(f"{board_type}_{num_players}p")
-
-
-async def ensure_fresh_data(board_type: str, num_players: int) -> FreshnessResult:
-    """Make sure that a training would find new data, as far as a sync can."""
-    return await get_freshness_checker().ensure_fresh(f"{board_type}_{num_players}p")

@@ -10,8 +10,6 @@ for its slot too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from ringrift.data.kv_records import KvRecords, kv_of, one_per_process
+from ringrift.data.kv_records import KvRecords, kv_of
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_changed, lease_holder
 from ringrift.engine.ports import KeyValue
@@ -29,18 +27,9 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process_identity import is_alive, own_start_s
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
+from ringrift.task_owner import TaskOwner
 
-__all__ = [
-    "SyncLock",
-    "SyncLockInfo",
-    "SyncMutex",
-    "acquire_sync_lock",
-    "get_sync_mutex",
-    "lock_name",
-    "release_sync_lock",
-    "sync_lock",
-    "sync_lock_required",
-]
+__all__ = ["SyncLock", "SyncLockInfo", "SyncMutex", "lock_name"]
 
 log = structlog.get_logger()
 
@@ -319,7 +308,7 @@ def _slot(number: int) -> str:
     return f"sync-slot/{number}"
 
 
-# The lock of a host, held for the length of a block, and those of this process.
+# The lock of a host, held for the length of a block.
 
 
 class SyncLock:
@@ -340,7 +329,7 @@ class SyncLock:
     ) -> None:
         self._mutex, self._host, self._operation = mutex, host, operation
         self._timeout, self._wait_s, self._takes_slot = timeout, wait_s, takes_slot
-        self._keeper: asyncio.Task[None] | None = None
+        self._keepers: TaskOwner | None = None  # for as long as it is had
 
     @property
     def token(self) -> int:
@@ -357,16 +346,22 @@ class SyncLock:
             takes_slot=self._takes_slot,
         )
         if had:
-            keeping = self._mutex.keep(self._host)
-            self._keeper = asyncio.create_task(keeping, name=f"sync-lock:{self._host}")
+            # No task group: a blocking caller enters and leaves in two tasks.
+            self._keepers = TaskOwner(f"the sync lock of {self._host}")
+            self._keepers.create_task(self._kept())
         return had
 
+    async def _kept(self) -> None:
+        try:
+            await self._mutex.keep(self._host)
+        except* LeaseLost:
+            log.warning("sync_lock.lost", host=self._host)  # whoever ends the block is refused
+
     async def __aexit__(self, *error: object) -> None:
-        keeper, self._keeper = self._keeper, None
-        if keeper is None:
+        keepers, self._keepers = self._keepers, None
+        if keepers is None:
             return
-        keeper.cancel()
-        await asyncio.gather(keeper, return_exceptions=True)  # that it was lost is seen below
+        await keepers.stop(ANSWER_S)
         if not await self._mutex.release_async(self._host) and error[0] is None:
             raise LeaseLost(lock_name(self._host), token=0, reason="another may have it by now")
 
@@ -375,50 +370,3 @@ class SyncLock:
 
     def __exit__(self, *error: object) -> None:
         run_blocking(self.__aexit__(*error), timeout_s=ANSWER_S)
-
-
-# --- of this process ----------------------------------------------------------------------------------
-
-
-def get_sync_mutex(db_path: Path | str | None = None, *, max_global: int | None = None) -> SyncMutex:
-    """Return the locks of this process; they open the engine when they are first used."""
-    return one_per_process(SyncMutex, SyncMutex, db_path=db_path, max_global=max_global)
-
-
-def sync_lock(
-    host: str,
-    operation: str = "rsync",
-    timeout: float = HOLD_S,
-    *,
-    wait: bool = True,
-    wait_timeout: float = WAIT_S,
-) -> SyncLock:
-    """Hold the lock of *host* for a block: `with sync_lock("host") as had:`, or `async with`."""
-    return SyncLock(get_sync_mutex(), host, operation, timeout=timeout, wait_s=wait_timeout if wait else 0.0)
-
-
-@contextmanager
-def sync_lock_required(
-    host: str, operation: str = "rsync", timeout: float = HOLD_S, *, wait_timeout: float = WAIT_S
-) -> Iterator[None]:
-    """As `sync_lock`; TimeoutError when the lock cannot be had."""
-    with sync_lock(host, operation, timeout, wait_timeout=wait_timeout) as had:
-        if not had:
-            raise TimeoutError(f"{host} is synced by another, for more than {wait_timeout:g} s")
-        yield
-
-
-def acquire_sync_lock(
-    host: str,
-    operation: str = "rsync",
-    timeout: float = HOLD_S,
-    *,
-    wait: bool = True,
-    wait_timeout: float = WAIT_S,
-) -> bool:
-    return get_sync_mutex().acquire(host, operation, timeout, wait=wait, wait_timeout=wait_timeout)
-
-
-def release_sync_lock(host: str) -> bool:
-    """Give the lock back; False if this process does not hold it (any more)."""
-    return get_sync_mutex().release(host)

@@ -1,146 +1,24 @@
-"""What may be asked of a sync, which nodes suit it, and what goes where: requests, scores and plans."""
+"""Which nodes suit a file, and what one cycle of the sync brings where: scores, and a plan for each strategy.
+
+Pure functions of a view of the cluster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from enum import Enum
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, kinds_of
-from ringrift.data.nodes import DataNode
+from ringrift.data.artifacts import Artifact, ArtifactKind, data_type_of, kinds_of
+from ringrift.data.config import CONCURRENT_NODES, DataNode, SyncStrategy
+from ringrift.data.manifest.store import games_in, is_made_by
 from ringrift.data.sync.cluster_view import ClusterView
-from ringrift.data.sync.config import CONCURRENT_NODES, NEIGHBOURS
-from ringrift.data.transfer.archive import is_archive
 from ringrift.errors import ConfigError
-
-# What may be asked, and what is answered.
-
-
-_QUALITY_UNKNOWN = 0.5
-_QUALITY_POINTS = 30
-PRIORITIES = ("low", "normal", "high", "critical")
-_MBPS_IN_BYTES = 125_000.0  # megabits per second in bytes per second
-_PLAYERS = range(2, 5)
-
-
-class SyncBackend(Enum):
-    """Who handles a request. All of them move files in the same way; they differ in what goes where."""
-
-    AUTO_SYNC = "auto_sync"
-    CLUSTER_SYNC = "cluster_data_sync"
-    DISTRIBUTED = "distributed"
-    EPHEMERAL = "ephemeral_sync"
-    ROUTER = "router"
-
-    @classmethod
-    def _missing_(cls, value: object) -> SyncBackend | None:
-        """Old values lead to the backends that do their work now."""
-        return {
-            "scheduler": cls.AUTO_SYNC,
-            "unified_data_sync": cls.AUTO_SYNC,
-            "orchestrator": cls.ROUTER,
-        }.get(str(value))
-
-
-@dataclass(frozen=True, slots=True)
-class SyncRequest:
-    """What to bring where. Built with a value that cannot be honoured it raises `ConfigError`."""
-
-    data_type: str
-    targets: list[str] | None = None  # None or ["all"]: every node that takes this type
-    board_type: str | None = None
-    num_players: int | None = None
-    priority: str = "normal"
-    timeout_seconds: float = 300.0  # for the whole request, fallbacks included
-    bandwidth_limit_mbps: float | None = None  # for the whole request, in megabits per second
-    exclude_nodes: list[str] = field(default_factory=list)
-    prefer_ephemeral: bool = False
-    require_confirmation: bool = False  # each receiver hashes each file now, known copies included
-    source_node: str | None = None  # only files that this node holds; they are fetched from it
-
-    def __post_init__(self) -> None:
-        kinds_of(self.data_type)
-        if self.priority not in PRIORITIES:
-            raise ConfigError(f"priority is {self.priority!r}; it must be one of {', '.join(PRIORITIES)}")
-        if not self.timeout_seconds > 0:
-            raise ConfigError(f"timeout_seconds is {self.timeout_seconds!r}; it must be above 0")
-        if self.bandwidth_limit_mbps is not None and not self.bandwidth_limit_mbps > 0:
-            raise ConfigError(
-                f"bandwidth_limit_mbps is {self.bandwidth_limit_mbps!r}; it must be above 0 (None: no limit)"
-            )
-        if self.num_players is not None and self.num_players not in _PLAYERS:
-            raise ConfigError(f"num_players is {self.num_players!r}; it must be 2, 3 or 4")
-        for name in ("targets", "exclude_nodes"):
-            given = getattr(self, name)
-            if isinstance(given, str) or not all(isinstance(each, str) for each in given or ()):
-                raise ConfigError(f"{name} is {given!r}; it must be a list of names of nodes")
-        if self.explicit_targets and (both := sorted(set(self.explicit_targets) & set(self.exclude_nodes))):
-            raise ConfigError(f"node {both[0]!r} stands both in targets and in exclude_nodes")
-
-    @property
-    def explicit_targets(self) -> tuple[str, ...]:
-        """The named nodes, once each; none when every node is meant."""
-        return () if self.targets in (None, ["all"]) else tuple(dict.fromkeys(self.targets or ()))
-
-    @property
-    def kinds(self) -> frozenset[ArtifactKind]:
-        return kinds_of(self.data_type)
-
-    @property
-    def bytes_per_s(self) -> float | None:
-        return None if self.bandwidth_limit_mbps is None else self.bandwidth_limit_mbps * _MBPS_IN_BYTES
-
-    @property
-    def config_key(self) -> str:
-        """The one config that is meant, or nothing."""
-        return f"{self.board_type}_{self.num_players}p" if self.board_type and self.num_players else ""
-
-    def wants(self, artifact: Artifact) -> bool:
-        """Whether the file is of the type and config that is asked for."""
-        board, _, players = artifact.config.rpartition("_")
-        return (
-            artifact.kind in self.kinds
-            and self.board_type in (None, board)
-            and (self.num_players is None or players == f"{self.num_players}p")
-        )
-
-
-def read_request(request: SyncRequest | Mapping[str, Any] | str, options: Mapping[str, Any]) -> SyncRequest:
-    """Accept a request, its fields, or only the data type; `ConfigError` names what is unknown."""
-    if isinstance(request, SyncRequest):
-        given = {item.name: getattr(request, item.name) for item in fields(SyncRequest)}
-    elif isinstance(request, str):
-        given = {"data_type": request}
-    elif isinstance(request, Mapping):
-        given = dict(request)
-    else:
-        raise ConfigError(f"a sync request is a SyncRequest, a mapping or a data type, not {request!r}")
-    given |= options
-    known = [item.name for item in fields(SyncRequest)]
-    if unknown := sorted(set(given) - set(known)):
-        raise ConfigError(f"a sync request has no {unknown[0]!r}; it may have: {', '.join(known)}")
-    if "data_type" not in given:
-        raise ConfigError("a sync request needs data_type: games, models, npz or all")
-    return SyncRequest(**given)
-
-
-@dataclass(frozen=True, slots=True)
-class SyncResponse:
-    """What became of a request. Every count comes from receipts that receivers wrote."""
-
-    success: bool
-    backend_used: SyncBackend
-    nodes_synced: int = 0  # nodes that hold everything they should, and got or confirmed some of it now
-    bytes_transferred: int = 0
-    duration_seconds: float = 0.0
-    errors: list[str] = field(default_factory=list)
-    details: dict[str, Any] = field(default_factory=dict)
-
 
 # Which nodes should get data, and from which it is best had: scores with their reasons, no more.
 
 
+_QUALITY_UNKNOWN = 0.5
+_QUALITY_POINTS = 30
 _HOUR_S = 3600.0
 
 
@@ -241,12 +119,8 @@ def sources_of(cluster_view: ClusterView, artifact: Artifact, target: DataNode) 
     return [cluster_view.nodes[each.node_id] for each in scored]
 
 
-# What goes where for a request: pure functions of the cluster's view, one per backend. A transfer carries
-# files between this node and one other, in one direction. Fetches come first, because what they bring may
-# have to go on. Whatever is not planned is named with its reason.
-
-
-_BROADCAST_NODES = 8
+# What goes where. A transfer carries files between this node and one other, in one direction. Fetches come
+# first, because what they bring may have to go on. Whatever is not planned is named with its reason.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +135,7 @@ class NodeTransfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncPlan:
-    """What a request comes to."""
+    """What a request or a cycle comes to."""
 
     fetches: tuple[NodeTransfer, ...] = ()
     sends: tuple[NodeTransfer, ...] = ()
@@ -274,230 +148,6 @@ class SyncPlan:
     @property
     def is_empty(self) -> bool:
         return not self.fetches and not self.sends
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestLeft:
-    """A request and what is left of it after what was confirmed in earlier attempts."""
-
-    request: SyncRequest
-    confirmed: frozenset[tuple[str, str]] = field(default_factory=frozenset)  # (node, digest)
-
-    def open_at(self, cluster_view: ClusterView, node: str, artifacts: Iterable[Artifact]) -> list[Artifact]:
-        """What *node* is still to be given: what it lacks, or all that it has not confirmed yet."""
-        if not self.request.require_confirmation:
-            return cluster_view.view.missing_at(node, artifacts)
-        return [each for each in artifacts if (node, each.digest) not in self.confirmed]
-
-
-def plan_request(cluster_view: ClusterView, left: RequestLeft, backend: SyncBackend) -> SyncPlan:
-    """Decide what *backend* would do now."""
-    request, here = left.request, cluster_view.this.name
-    wanted = [each for each in cluster_view.view.artifacts.values() if request.wants(each)]
-    wanted.sort(key=lambda each: (each.created_s, each.digest))
-    if request.source_node is not None and request.source_node != here:
-        return _plan_from(cluster_view, wanted, request.source_node, request)
-    targets, refused, blocked = _targets(cluster_view, request)
-    shape = _SHAPES[backend]
-    chosen = shape.choose(cluster_view, request, [node for node in targets if node.name != here])
-    plan = _plan_to(cluster_view, left, wanted, chosen, shape)
-    if here in request.explicit_targets:
-        plan = _with_fetches(
-            plan, _fetches(cluster_view, cluster_view.view.missing_at(here, wanted), cluster_view.this)
-        )
-    if not wanted and (request.explicit_targets or request.require_confirmation):
-        # Nobody is asked anything then: whether such a node even answers is not known.
-        refused += [f"{node.name}: {_nothing_of(request)}" for node in chosen]
-    notes = list(plan.notes)
-    if not chosen and here not in request.explicit_targets and not refused:
-        notes.append(_why_nobody(cluster_view, request, blocked))
-    return SyncPlan(
-        fetches=plan.fetches,
-        sends=plan.sends,
-        width=shape.width,
-        refused=tuple(refused),
-        blocked=tuple(blocked),
-        up_to_date=plan.up_to_date,
-        notes=tuple(notes),
-    )
-
-
-def _nothing_of(request: SyncRequest) -> str:
-    kind = "files" if request.data_type == "all" else request.data_type
-    of = "".join(
-        (
-            "" if request.board_type is None else f" of {request.board_type}",
-            "" if request.num_players is None else f" for {request.num_players} players",
-        )
-    )
-    return f"nothing was brought or confirmed: the manifest knows of no {kind}{of}"
-
-
-# --- who ----------------------------------------------------------------------------------------------
-
-
-def _targets(cluster_view: ClusterView, request: SyncRequest) -> tuple[list[DataNode], list[str], list[str]]:
-    """The nodes to serve, and why others are not."""
-    named = request.explicit_targets
-    targets: list[DataNode] = []
-    refused: list[str] = []
-    blocked: list[str] = []
-    for name in named or tuple(node.name for node in cluster_view.nodes.all()):
-        if name not in cluster_view.nodes:
-            refused.append(f"{name}: no node is called that")
-            continue
-        node = cluster_view.nodes[name]
-        if name in request.exclude_nodes or (
-            not named and (name == cluster_view.this.name or is_archive(node))
-        ):
-            continue  # archives are served by backups, and by sync only when they are named
-        unfit = "" if name == cluster_view.this.name else cluster_view.unfit(node, request.data_type)
-        if unfit:
-            refused += [f"{name}: {unfit}"] if named else []
-        elif name != cluster_view.this.name and (why := cluster_view.blocked(node, request.data_type)):
-            blocked.append(f"{name}: {why}")
-        else:
-            targets.append(node)
-    return targets, refused, blocked
-
-
-def _why_nobody(cluster_view: ClusterView, request: SyncRequest, blocked: Sequence[str]) -> str:
-    others = cluster_view.nodes.others()
-    if not others:
-        return "this is the only node; there is nowhere to bring anything"
-    if blocked:
-        return "no node can be given anything just now"
-    why = [
-        f"{node.name}: " + ("excluded" if node.name in request.exclude_nodes else unfit)
-        for node in others
-        if (unfit := cluster_view.unfit(node, request.data_type)) or node.name in request.exclude_nodes
-    ]
-    return f"no other node takes {request.data_type}: {'; '.join(why)}"
-
-
-Choose = Callable[[ClusterView, SyncRequest, list[DataNode]], list[DataNode]]
-
-
-def _all_of_them(_picture: ClusterView, _request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
-    return targets
-
-
-def _by_score(cluster_view: ClusterView, request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
-    return best(cluster_view, targets, lambda p, node: target_score(p, node, request.data_type), len(targets))
-
-
-def _safest(cluster_view: ClusterView, request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
-    """A few nodes that stay; if there are none, whichever there are."""
-    staying = [node for node in targets if not node.ephemeral] or targets
-    count = len(staying) if request.explicit_targets else NEIGHBOURS
-    return best(cluster_view, staying, neighbour_score, count)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shape:
-    """How a backend differs from the others."""
-
-    choose: Choose
-    width: int = CONCURRENT_NODES
-    relays: bool = False  # files that others hold are fetched first and then go on
-    newest_first: bool = False
-
-
-_SHAPES = {
-    SyncBackend.AUTO_SYNC: _Shape(choose=_all_of_them),
-    SyncBackend.CLUSTER_SYNC: _Shape(choose=_by_score, width=_BROADCAST_NODES, relays=True),
-    SyncBackend.ROUTER: _Shape(choose=_by_score, relays=True),
-    SyncBackend.DISTRIBUTED: _Shape(choose=_all_of_them, width=1),
-    SyncBackend.EPHEMERAL: _Shape(choose=_safest, newest_first=True),
-}
-
-
-# --- what ---------------------------------------------------------------------------------------------
-
-
-def _plan_to(
-    cluster_view: ClusterView,
-    left: RequestLeft,
-    wanted: Sequence[Artifact],
-    targets: Sequence[DataNode],
-    shape: _Shape,
-) -> SyncPlan:
-    view, here = cluster_view.view, cluster_view.this.name
-    held = [each for each in wanted if view.is_at(each.digest, here)]
-    absent = [each for each in wanted if not view.is_at(each.digest, here)]
-    fetches: list[NodeTransfer] = []
-    if shape.relays and targets:
-        asked = [each for each in absent if any(left.open_at(cluster_view, n.name, [each]) for n in targets)]
-        fetches = _fetches(cluster_view, asked, cluster_view.this)
-        held += [each for node_transfer in fetches for each in node_transfer.artifacts]
-    held.sort(key=lambda each: (each.created_s, each.digest), reverse=shape.newest_first)
-    sends, up_to_date = [], []
-    for node in targets:
-        fits = cluster_view.takes if left.request.explicit_targets else cluster_view.wants
-        takes = [each for each in held if fits(node, each)]
-        if files := left.open_at(cluster_view, node.name, takes):
-            sends.append(NodeTransfer(node=node.name, artifacts=tuple(files), reason="asked for"))
-        else:
-            up_to_date.append(node.name)
-    elsewhere = len(absent) - sum(len(node_transfer.artifacts) for node_transfer in fetches)
-    notes = (
-        [f"{elsewhere} matching files are on other nodes only and did not go from here"] if elsewhere else []
-    )
-    return SyncPlan(
-        fetches=tuple(fetches), sends=tuple(sends), up_to_date=tuple(up_to_date), notes=tuple(notes)
-    )
-
-
-def _plan_from(
-    cluster_view: ClusterView, wanted: Sequence[Artifact], source: str, request: SyncRequest
-) -> SyncPlan:
-    """Bring to this node what *source* holds and this node lacks."""
-    if source not in cluster_view.nodes:
-        return SyncPlan(refused=(f"{source}: no node is called that",))
-    node = cluster_view.nodes[source]
-    if not node.active:
-        return SyncPlan(refused=(f"{source}: its status is {node.status!r}",))
-    there = [each for each in wanted if cluster_view.view.is_at(each.digest, source)]
-    files = cluster_view.view.missing_at(cluster_view.this.name, there)
-    if files:
-        return SyncPlan(
-            fetches=(NodeTransfer(node=source, artifacts=tuple(files), fetch=True, reason="its data"),)
-        )
-    if there:
-        return SyncPlan(up_to_date=(source,), notes=(f"nothing of {source} is missing here",))
-    note = f"the manifest knows of no such file on {source}"
-    if request.require_confirmation:
-        return SyncPlan(refused=(f"{source}: nothing was brought or confirmed: {note}",))
-    return SyncPlan(up_to_date=(source,), notes=(note,))
-
-
-def _fetches(
-    cluster_view: ClusterView, artifacts: Iterable[Artifact], target: DataNode
-) -> list[NodeTransfer]:
-    """Group files by the node that they are best fetched from; those that nobody holds are left out."""
-    by_source: dict[str, list[Artifact]] = {}
-    for artifact in artifacts:
-        if sources := sources_of(cluster_view, artifact, target):
-            by_source.setdefault(sources[0].name, []).append(artifact)
-    return [
-        NodeTransfer(node=name, artifacts=tuple(files), fetch=True, reason="missing here")
-        for name, files in by_source.items()
-    ]
-
-
-def _with_fetches(plan: SyncPlan, fetches: Sequence[NodeTransfer]) -> SyncPlan:
-    merged = {node_transfer.node: list(node_transfer.artifacts) for node_transfer in plan.fetches}
-    for node_transfer in fetches:
-        known = {each.digest for each in merged.get(node_transfer.node, [])}
-        merged.setdefault(node_transfer.node, []).extend(
-            each for each in node_transfer.artifacts if each.digest not in known
-        )
-    node_transfers = [
-        NodeTransfer(node=node, artifacts=tuple(files), fetch=True) for node, files in merged.items()
-    ]
-    return SyncPlan(
-        fetches=tuple(node_transfers), sends=plan.sends, up_to_date=plan.up_to_date, notes=plan.notes
-    )
 
 
 # Where one file should go to have enough copies.
@@ -542,3 +192,313 @@ def plan_copies(
         missing=needed - len(targets),
         priority=50 + urgency,
     )
+
+
+# What one cycle does, by its strategy.
+
+
+_KEEPERS = ("coordinator", "storage", "backbone")
+_BROADCAST_WIDTH = 8
+_PLANNED_FILES_MAX = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CyclePlan:
+    """What to do in this cycle, how urgently, and what is held back for which reason."""
+
+    strategy: SyncStrategy
+    plan: SyncPlan
+    priority: str = "normal"
+    held_back: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """What a planner looks at."""
+
+    cluster_view: ClusterView
+    strategy: SyncStrategy
+    at_once: bool
+
+
+def resolve(strategy: SyncStrategy, cluster_view: ClusterView) -> SyncStrategy:
+    """What "auto" comes to on this node."""
+    if strategy is not SyncStrategy.AUTO:
+        return strategy
+    if cluster_view.this.ephemeral:
+        return SyncStrategy.EPHEMERAL
+    if cluster_view.reports.leader == cluster_view.this.name or cluster_view.this.role == "coordinator":
+        return SyncStrategy.BROADCAST
+    return SyncStrategy.HYBRID
+
+
+def plan_cycle(cluster_view: ClusterView, strategy: SyncStrategy, *, at_once: bool = False) -> CyclePlan:
+    """Plan; *at_once* brings also what would wait for more of its kind."""
+    chosen = resolve(strategy, cluster_view)
+    plan = _PLANNERS[chosen](_Cycle(cluster_view, chosen, at_once=at_once))
+    blocked = tuple(_blocked(cluster_view))
+    return CyclePlan(
+        strategy=plan.strategy, plan=plan.plan, priority=plan.priority, held_back=(*plan.held_back, *blocked)
+    )
+
+
+# --- what may go --------------------------------------------------------------------------------------
+
+
+def _held(cluster_view: ClusterView, *, made_here: bool = False) -> tuple[list[Artifact], list[str]]:
+    """Files of this node that may leave it, and why others may not."""
+    files, held_back = [], []
+    for artifact in cluster_view.view.held_by(cluster_view.this.name):
+        if made_here and not is_made_by(artifact, cluster_view.this.name):
+            continue
+        if artifact.quality is not None and artifact.quality < cluster_view.config.quality_min:
+            held_back.append(f"{artifact.digest[:12]}: quality {artifact.quality:.2f} is too low")
+            continue
+        files.append(artifact)
+    first = cluster_view.config.priority_configs
+    files.sort(key=lambda each: (each.config not in first, each.created_s, each.digest))
+    return files, held_back
+
+
+def _ripe(cycle: _Cycle, files: Sequence[Artifact]) -> tuple[list[Artifact], list[str]]:
+    """Files of games wait for company, but not for ever: a few games are not worth a connection."""
+    cluster_view = cycle.cluster_view
+    games = [each for each in files if each.kind is ArtifactKind.GAMES]
+    oldest_s = min((each.created_s for each in games), default=cluster_view.now_s)
+    few = games_in(games) < cluster_view.config.games_min
+    if (
+        cycle.at_once
+        or not games
+        or not few
+        or cluster_view.now_s - oldest_s >= cluster_view.config.wait_s_max
+    ):
+        return list(files), []
+    others = [each for each in files if each.kind is not ArtifactKind.GAMES]
+    return others, [f"{games_in(games)} new games wait for more"]
+
+
+def _open_nodes(cluster_view: ClusterView, data_type: str = "all") -> list[DataNode]:
+    return [
+        node
+        for node in cluster_view.nodes.others()
+        if not node.is_archive
+        and not cluster_view.unfit(node, data_type)
+        and not cluster_view.blocked(node, data_type)
+    ]
+
+
+def _blocked(cluster_view: ClusterView) -> Iterable[str]:
+    for node in cluster_view.nodes.others():
+        if (
+            not node.is_archive
+            and not cluster_view.unfit(node, "all")
+            and (why := cluster_view.blocked(node, "all"))
+        ):
+            yield f"{node.name}: {why}"
+
+
+def _send(
+    cluster_view: ClusterView, node: DataNode, files: Iterable[Artifact], reason: str
+) -> NodeTransfer | None:
+    open_for = {kind: not cluster_view.blocked(node, data_type_of(kind)) for kind in ArtifactKind}
+    lacking = [
+        each
+        for each in cluster_view.view.missing_at(node.name, files)
+        if cluster_view.wants(node, each) and open_for[each.kind]
+    ]
+    return NodeTransfer(node=node.name, artifacts=tuple(lacking), reason=reason) if lacking else None
+
+
+def _sends(
+    cluster_view: ClusterView, nodes: Iterable[DataNode], files: Sequence[Artifact], reason: str
+) -> tuple[NodeTransfer, ...]:
+    node_transfers = (_send(cluster_view, node, files, reason) for node in nodes)
+    return tuple(node_transfer for node_transfer in node_transfers if node_transfer is not None)
+
+
+def _fetches(cluster_view: ClusterView, sources: Iterable[DataNode], reason: str) -> tuple[NodeTransfer, ...]:
+    """What others hold and this node takes and lacks, each file from the best of *sources*."""
+    names, this = {node.name for node in sources}, cluster_view.this
+    by_source: dict[str, list[Artifact]] = {}
+    for artifact in cluster_view.view.missing_at(this.name, cluster_view.view.artifacts.values()):
+        if not cluster_view.wants(this, artifact):
+            continue
+        holders = [each for each in sources_of(cluster_view, artifact, this) if each.name in names]
+        if holders:
+            by_source.setdefault(holders[0].name, []).append(artifact)
+    return tuple(
+        NodeTransfer(node=name, artifacts=tuple(files), fetch=True, reason=reason)
+        for name, files in by_source.items()
+    )
+
+
+def _neighbours(cluster_view: ClusterView) -> list[DataNode]:
+    return best(cluster_view, _open_nodes(cluster_view), neighbour_score, cluster_view.config.neighbours)
+
+
+# --- strategies ---------------------------------------------------------------------------------------
+
+
+def _hybrid(cycle: _Cycle) -> CyclePlan:
+    """Push what was made here to a few good neighbours; nodes that train or keep data also gather it."""
+    cluster_view = cycle.cluster_view
+    files, low = _held(cluster_view, made_here=True)
+    neighbours = _neighbours(cluster_view)
+    unsent = [
+        each for each in files if any(not cluster_view.view.is_at(each.digest, n.name) for n in neighbours)
+    ]
+    ripe, waiting = _ripe(cycle, unsent)
+    gathers = cluster_view.is_training(cluster_view.this) or cluster_view.this.role in _KEEPERS
+    plan = SyncPlan(
+        fetches=_fetches(cluster_view, _open_nodes(cluster_view), "gathered here") if gathers else (),
+        sends=_sends(cluster_view, neighbours, ripe, "made here"),
+        width=cluster_view.config.concurrent_nodes,
+    )
+    return CyclePlan(strategy=cycle.strategy, plan=plan, held_back=(*low, *(waiting if neighbours else ())))
+
+
+def _ephemeral(cycle: _Cycle) -> CyclePlan:
+    """Write through: what no node that stays has goes to the best of them, the newest first, at once."""
+    cluster_view = cycle.cluster_view
+    staying = [node for node in _open_nodes(cluster_view) if not node.ephemeral]
+    targets = best(
+        cluster_view, staying or _open_nodes(cluster_view), neighbour_score, cluster_view.config.neighbours
+    )
+    keepers = {node.name for node in cluster_view.nodes.others() if not node.ephemeral}
+    files, low = _held(cluster_view)
+    at_risk = [each for each in files if keepers.isdisjoint(cluster_view.view.holders(each.digest))]
+    at_risk.sort(key=lambda each: (-each.created_s, each.digest))
+    plan = SyncPlan(
+        sends=_first_takers(cluster_view, targets, at_risk)
+        + _sends(cluster_view, targets, _but(files, at_risk), "a second copy of what was saved"),
+        width=cluster_view.config.concurrent_nodes,
+    )
+    return CyclePlan(
+        strategy=cycle.strategy, plan=plan, priority="critical" if at_risk else "high", held_back=tuple(low)
+    )
+
+
+def _first_takers(
+    cluster_view: ClusterView, targets: Sequence[DataNode], files: Iterable[Artifact]
+) -> tuple[NodeTransfer, ...]:
+    """Each file once, to the first node that takes it: a second copy comes after everything has one."""
+    by_node: dict[str, list[Artifact]] = {}
+    for artifact in files:
+        taker = next(
+            (node for node in targets if _send(cluster_view, node, [artifact], "") is not None), None
+        )
+        if taker is not None:
+            by_node.setdefault(taker.name, []).append(artifact)
+    return tuple(
+        NodeTransfer(node=name, artifacts=tuple(found), reason="this node may vanish")
+        for name, found in by_node.items()
+    )
+
+
+def _but(files: Iterable[Artifact], without: Iterable[Artifact]) -> list[Artifact]:
+    left_out = {each.digest for each in without}
+    return [each for each in files if each.digest not in left_out]
+
+
+def _broadcast(cycle: _Cycle) -> CyclePlan:
+    """Everything that this node has to everybody, to those with most room first; very large files stay."""
+    cluster_view = cycle.cluster_view
+    files, low = _held(cluster_view)
+    limit = cluster_view.config.broadcast_bytes_max
+    small = [each for each in files if each.size <= limit]
+    large = [
+        f"{each.digest[:12]}: {each.size >> 20} MB are too many to send to all" for each in _but(files, small)
+    ]
+    nodes = sorted(
+        _open_nodes(cluster_view), key=lambda node: (cluster_view.disk_percent(node.name) or 0.0, node.name)
+    )
+    unsent = [each for each in small if any(not cluster_view.view.is_at(each.digest, n.name) for n in nodes)]
+    ripe, waiting = _ripe(cycle, unsent)
+    plan = SyncPlan(sends=_sends(cluster_view, nodes, ripe, "for everybody"), width=_BROADCAST_WIDTH)
+    return CyclePlan(strategy=cycle.strategy, plan=plan, held_back=(*low, *large, *waiting))
+
+
+def _pull(cycle: _Cycle) -> CyclePlan:
+    cluster_view = cycle.cluster_view
+    sources = [node for node in cluster_view.nodes.others() if node.active]
+    plan = SyncPlan(
+        fetches=_fetches(cluster_view, sources, "kept here"), width=cluster_view.config.concurrent_nodes
+    )
+    return CyclePlan(strategy=cycle.strategy, plan=plan)
+
+
+def _gossip(cycle: _Cycle) -> CyclePlan:
+    cluster_view = cycle.cluster_view
+    plan = SyncPlan(
+        fetches=_fetches(cluster_view, _neighbours(cluster_view), "a neighbour has it"),
+        width=cluster_view.config.concurrent_nodes,
+    )
+    return CyclePlan(strategy=cycle.strategy, plan=plan, priority="low")
+
+
+def _push(cycle: _Cycle) -> CyclePlan:
+    """Games go to the coordinator as this node's disk fills, the fuller the more urgently."""
+    cluster_view = cycle.cluster_view
+    used = cluster_view.disk_percent(cluster_view.this.name)
+    config = cluster_view.config
+    if not cycle.at_once and (used is None or used < config.push_percent):
+        told = "unknown" if used is None else f"{used:.0f} % full"
+        return CyclePlan(
+            strategy=cycle.strategy, plan=SyncPlan(), held_back=(f"this disk is {told}: nothing is pushed",)
+        )
+    keepers = [node for node in _open_nodes(cluster_view, "games") if node.role in _KEEPERS]
+    files, low = _held(cluster_view)
+    games = [each for each in files if each.kind is ArtifactKind.GAMES]
+    urgent = used is not None and used >= config.push_urgent_percent
+    plan = SyncPlan(
+        sends=_sends(cluster_view, keepers, games, "this disk fills"), width=config.concurrent_nodes
+    )
+    none = () if keepers else ("no coordinator or storage node can be given games",)
+    return CyclePlan(
+        strategy=cycle.strategy, plan=plan, priority="critical" if urgent else "high", held_back=(*low, *none)
+    )
+
+
+def _planned(cycle: _Cycle) -> CyclePlan:
+    """As many copies of each file as wanted, each on the node that the router ranks first."""
+    cluster_view = cycle.cluster_view
+    files, low = _held(cluster_view)
+    node_transfers: dict[str, list[Artifact]] = {}
+    lacking = []
+    for artifact in files[:_PLANNED_FILES_MAX]:
+        wanted = plan_copies(cluster_view, artifact.digest, min_copies=cluster_view.config.copies_min)
+        for target in wanted.targets:
+            node_transfers.setdefault(target.node_id, []).append(artifact)
+        if wanted.missing:
+            lacking.append(f"{artifact.digest[:12]}: no node for {wanted.missing} more copies")
+    order = best(
+        cluster_view,
+        [cluster_view.nodes[name] for name in node_transfers],
+        lambda view, node: target_score(view, node, "games"),
+        len(node_transfers),
+    )
+    sends = tuple(
+        NodeTransfer(node=node.name, artifacts=tuple(node_transfers[node.name]), reason="too few copies")
+        for node in order
+    )
+    plan = SyncPlan(sends=sends, width=cluster_view.config.concurrent_nodes)
+    return CyclePlan(strategy=cycle.strategy, plan=plan, held_back=(*low, *lacking))
+
+
+def _nothing(cycle: _Cycle) -> CyclePlan:
+    """Freshness asks others; it moves nothing itself."""
+    return CyclePlan(strategy=cycle.strategy, plan=SyncPlan())
+
+
+Planner = Callable[[_Cycle], CyclePlan]
+
+_PLANNERS: dict[SyncStrategy, Planner] = {
+    SyncStrategy.HYBRID: _hybrid,
+    SyncStrategy.EPHEMERAL: _ephemeral,
+    SyncStrategy.BROADCAST: _broadcast,
+    SyncStrategy.PULL: _pull,
+    SyncStrategy.GOSSIP: _gossip,
+    SyncStrategy.PUSH: _push,
+    SyncStrategy.PLANNED: _planned,
+    SyncStrategy.FRESHNESS: _nothing,
+}

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ringrift.data.artifacts import Artifact, kinds_of
-from ringrift.data.nodes import DataNodes
+from ringrift.data.config import DataNodes, read_sync_config
 from ringrift.data.plane import DataPlane, WakingDaemon
 from ringrift.data.protection.records import DecisionLog
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     NodeReportCollector,
-    get_node_reports,
     read_cluster_view,
 )
-from ringrift.data.sync.config import read_sync_config
 from ringrift.data.sync.executor import SyncExecutor, SyncPace, SyncTotals
 from ringrift.data.sync.plan import NodeTransfer, SyncPlan, sources_of
 from ringrift.engine.ports import WorkItem
@@ -30,17 +28,10 @@ from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.work.job.orders import read_order
 
-__all__ = [
-    "StagingNeed",
-    "TrainingActivityDaemon",
-    "create_staging_daemon",
-    "get_training_activity_daemon",
-    "plan_staging",
-]
+__all__ = ["StagingNeed", "TrainingActivityDaemon", "plan_staging"]
 
 INTERVAL_S = 30.0
 TRAIN = "train"
@@ -175,7 +166,7 @@ class TrainingActivityDaemon(WakingDaemon):
         name = "training_activity" if trigger == RUNNING else "training_data_sync"
         super().__init__(name, interval_s=INTERVAL_S, plane=plane, router=router, runtime=runtime)
         self.trigger = trigger
-        self._reports = reports or get_node_reports()
+        self._reports = reports or NodeReportCollector()
         self._heard: dict[str, StagingNeed] = {}
         self.staged_files = 0
         self.last_errors: tuple[str, ...] = ()
@@ -233,17 +224,3 @@ class TrainingActivityDaemon(WakingDaemon):
             "staged_files": self.staged_files,
             "last_errors": list(self.last_errors[:5]),
         }
-
-
-def get_training_activity_daemon() -> TrainingActivityDaemon:
-    """Return the daemon of this process; it hears events once it is started."""
-    return process_scope().get(TrainingActivityDaemon, TrainingActivityDaemon)
-
-
-def create_staging_daemon(
-    settings: Mapping[str, str] | None = None,
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> TrainingActivityDaemon:
-    """The daemon with the trigger that its row of the daemon table names."""
-    return TrainingActivityDaemon((settings or {}).get("trigger", RUNNING), router=router, runtime=runtime)

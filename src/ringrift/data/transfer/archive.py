@@ -27,9 +27,8 @@ from ringrift.data.backup.archive import (
     read_card,
     read_part,
 )
-from ringrift.data.nodes import DataNode
-from ringrift.data.transfer.calls import TransferCall
-from ringrift.data.transfer.contract import Moved, Terms, TransferFailed
+from ringrift.data.config import DataNode, has_bucket, has_drive
+from ringrift.data.transfer.contract import Moved, Terms, TransferCall, TransferFailed
 from ringrift.data.transfer.receiving import Landed, Landing, Piece
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.runtime import Runtime
@@ -53,12 +52,9 @@ class ArchiveTransport:
     ) -> None:
         self._part_first = part_first
         self._part_bytes: dict[str, int] = {}  # by node: as much as its line brings quickly
-        self.name, self._reaches, self._open_objects = name, reaches, open_objects
+        self.name, self.reaches, self._open_objects = name, reaches, open_objects
         self._landing, self._runtime = landing, runtime
         self._opened: dict[DataNode, ArchiveObjects] = {}
-
-    def reaches(self, node: DataNode) -> bool:
-        return self._reaches(node)
 
     def objects(self, node: DataNode) -> ArchiveObjects:
         if node not in self._opened:
@@ -265,11 +261,6 @@ _S3_MODULE = "ringrift.data.backup.s3"
 _S3_CLIENT = "obstore"
 
 
-def is_archive(node: DataNode) -> bool:
-    """Whether the node only keeps files: a bucket or a drive."""
-    return bool(node.s3_url or node.drive_path)
-
-
 def open_archive(node: DataNode, runtime: Runtime) -> ArchiveObjects:
     """Return the objects of an archive node; `ConfigError` if it is none, or its client is not installed."""
     if node.s3_url:
@@ -309,6 +300,6 @@ def archive_transports(landing: Landing, runtime: Runtime) -> tuple[ArchiveTrans
         )
 
     return (
-        transport(S3, lambda node: bool(node.s3_url), _FIRST_OVER_A_LINE),
-        transport(DRIVE, lambda node: bool(node.drive_path and not node.s3_url), PART_BYTES),
+        transport(S3, has_bucket, _FIRST_OVER_A_LINE),
+        transport(DRIVE, has_drive, PART_BYTES),
     )

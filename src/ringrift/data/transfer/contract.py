@@ -1,22 +1,26 @@
-"""What every transport promises.
+"""What every transport promises, and one call of it.
 
 A transport moves sealed files between this node and one other. Each file travels in chunks that are hashed
 one by one, goes on where a broken transfer stopped, and becomes visible at the receiver only after the
 receiver has read the whole of it and found its digest right. What it returns are receipts, written by the
 receiver; a file without one did not arrive, whatever the transport thinks. Memory is bounded by a few
 chunks, whatever the size of the file.
+
+The bookkeeping of a call stands below: which files are open, which arrived, and one try of one transport.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ringrift.data.artifacts import Artifact, Receipt
-from ringrift.data.nodes import DataNode
-from ringrift.errors import ConfigError, Unavailable
+from ringrift.data.artifacts import Artifact, Receipt, data_type_of
+from ringrift.data.config import DataNode
+from ringrift.errors import ConfigError, Corrupt, Unavailable
 
 CHUNK_BYTES = 2 << 20
 BYTES_PER_S_MIN = 5_000.0  # of the slowest line that is waited for: 40 kbit/s
@@ -163,3 +167,429 @@ def priority_of(name: str) -> TransferPriority:
     except ValueError:
         allowed = ", ".join(item.value for item in TransferPriority)
         raise ConfigError(f"priority is {name!r}; it must be one of {allowed}") from None
+
+
+# Inside a transport: which files are open, which arrived, and who watches.
+
+
+T = TypeVar("T")
+
+BATCH_FILES_MAX = 2_000
+BATCH_BYTES_MAX = 2 << 30
+READ_BYTES_PER_S = 20e6  # of a slow disk that a receiver hashes a file from
+_STILL_HERE_S = 5.0
+
+
+async def watched(work: Awaitable[T], look: Callable[[], Awaitable[None]], *, every_s: float) -> T:
+    """Wait for *work*, and *look* whenever it has taken *every_s* longer; an error of either ends both."""
+
+    async def done() -> T:
+        return await work
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(done())
+            while not (await asyncio.wait({task}, timeout=every_s))[0]:
+                await look()
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return task.result()
+
+
+class TransferCall:
+    """Each file is open until a receipt or a reason closes it."""
+
+    def __init__(self, artifacts: Sequence[Artifact], terms: Terms) -> None:
+        self.terms = terms
+        self.open = {card.digest: card for card in artifacts}
+        self.bytes_sent = 0
+        self._files_total = len(self.open)
+        self._bytes_total = sum(card.size for card in self.open.values())
+        self._bytes_closed = self._shown = 0
+        self._reached: dict[str, int] = {}  # bytes of open files
+        self._receipts: list[Receipt] = []
+        self._already: list[Receipt] = []
+        self._failed: dict[str, str] = {}
+        self._corrupted: set[str] = set()
+        self._lacking: set[str] = set()
+
+    def sizes(self) -> dict[str, int]:
+        return {digest: card.size for digest, card in self.open.items()}
+
+    def found(self, receipts: Iterable[Receipt]) -> None:
+        """These were there before."""
+        self._already += self._closed(receipts)
+
+    def lacks(self, digests: Iterable[str]) -> None:
+        """The other node said that it does not have these."""
+        self._lacking |= set(digests)
+
+    def arrived(self, receipts: Iterable[Receipt]) -> None:
+        self._receipts += self._closed(receipts)
+
+    def fail(self, whys: Mapping[str, str], *, corrupted: Iterable[str] = ()) -> None:
+        """Close files that did not arrive; of some the bytes came, and were wrong."""
+        for digest, why in whys.items():
+            if (card := self.open.pop(digest, None)) is not None:
+                self._failed[digest] = why
+                self._bytes_closed += card.size
+        self._corrupted |= set(corrupted) & set(self._failed)
+
+    def fail_rest(self, error: Unavailable) -> None:
+        """The line broke: raise if nothing at all came of the call, else close what is open."""
+        if not self._receipts and not self._already:
+            raise error
+        self.fail(dict.fromkeys(self.open, error.what))
+
+    def batches(self) -> Iterator[list[Artifact]]:
+        """Cut what is open into parts that are sealed one after the other."""
+        batch: list[Artifact] = []
+        size = 0
+        for card in list(self.open.values()):
+            if batch and (len(batch) == BATCH_FILES_MAX or size + card.size > BATCH_BYTES_MAX):
+                yield batch
+                batch, size = [], 0
+            batch.append(card)
+            size += card.size
+        if batch:
+            yield batch
+
+    async def reached(self, digest: str, bytes_done: int) -> None:
+        """An open file has come so far."""
+        self._reached[digest] = bytes_done
+        await self.show()
+
+    async def show(self, *, in_flight: int | None = None, in_transit: bool = False) -> None:
+        """Tell who watches. *in_flight* are bytes of open files, if only their sum is known."""
+        if in_flight is None:
+            in_flight = sum(done for digest, done in self._reached.items() if digest in self.open)
+        # A file that begins anew takes nothing back from who watches.
+        self._shown = max(self._shown, min(self._bytes_total, self._bytes_closed + in_flight))
+        await self.terms.on_progress(
+            TransferProgress(
+                bytes_done=self._shown,
+                bytes_total=self._bytes_total,
+                files_done=self._files_total - len(self.open),
+                files_total=self._files_total,
+                in_transit=in_transit,
+            )
+        )
+
+    async def shown_while(self, work: Awaitable[T], *, in_transit: bool = False) -> T:
+        """Wait for work that moves no bytes, such as hashing a large file, and let who watches know.
+
+        *in_transit*: it moves bytes that only the program it waits for could count.
+        """
+        look_s = min(_STILL_HERE_S, self.terms.timeout_s / 4)
+        return await watched(work, partial(self.show, in_transit=in_transit), every_s=look_s)
+
+    def moved(self) -> Moved:
+        return Moved(
+            receipts=tuple(self._receipts),
+            already_there=tuple(self._already),
+            failed=tuple(self._failed.items()),
+            corrupted=frozenset(self._corrupted),
+            lacking=frozenset(self._lacking & self._failed.keys()),
+            bytes_sent=self.bytes_sent,
+        )
+
+    def _closed(self, receipts: Iterable[Receipt]) -> list[Receipt]:
+        kept = []
+        for receipt in receipts:
+            if (card := self.open.pop(receipt.digest, None)) is not None:
+                self._bytes_closed += card.size
+                kept.append(receipt)
+        return kept
+
+
+# Around the transports: what is still open after each of them, and one try of one.
+
+
+BATCH_FILES = 1_000
+BATCH_BYTES = 1 << 30
+
+
+class Way(StrEnum):
+    """From here or to here."""
+
+    SEND = "send"
+    FETCH = "fetch"
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOrder:
+    """What the caller asked for."""
+
+    priority: TransferPriority
+    terms: Terms | None
+    limit_bytes_per_s: float | None
+    timeout_s: float | None
+    avoid: frozenset[str]
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and self.timeout_s <= 0:
+            raise ConfigError(f"timeout_s is {self.timeout_s:g}; it must be above 0")
+        if self.limit_bytes_per_s is not None and self.limit_bytes_per_s <= 0:
+            raise ConfigError(f"a limit of {self.limit_bytes_per_s:g} bytes/s moves nothing")
+
+    @property
+    def _terms(self) -> Terms:
+        return self.terms or Terms()
+
+    @property
+    def pace(self) -> Pace:
+        return self._terms.pace
+
+    @property
+    def stall_s(self) -> float:
+        return self._terms.timeout_s
+
+    @property
+    def read_again(self) -> bool:
+        return self._terms.read_again
+
+    @property
+    def on_progress(self) -> Callable[[TransferProgress], Awaitable[None]]:
+        return self._terms.on_progress
+
+
+class Stalled(TimeoutError):
+    """A transport moved nothing for too long."""
+
+
+class End(NamedTuple):
+    """How the call ended for one file; without an error it is there, verified."""
+
+    digest: str
+    error: str
+    method: str
+    checksum_failed: bool
+
+
+class CallCounts:
+    """What one call has brought about so far. A file leaves *open* by a receipt, or when it is given up."""
+
+    def __init__(
+        self,
+        cards: Sequence[Artifact],
+        failed: Mapping[str, str],
+        *,
+        receiver: str,
+        on_progress: Callable[[TransferProgress], Awaitable[None]],
+    ) -> None:
+        self.cards = list(cards)
+        self.receiver = receiver
+        self.open = {card.digest: card for card in cards}
+        self.bytes_total = sum(card.size for card in cards)
+        self.bytes_sent = 0
+        self.deadline_s = 0.0
+        self.attempts: list[tuple[str, str]] = []
+        self.stalls: list[tuple[str, float]] = []  # the transport, and how long it was waited for
+        self.node_failed = False
+        self._on_progress = on_progress
+        self._known = dict(self.open)
+        self._failed = dict(failed)
+        self._whys: dict[str, str] = {}
+        self._corrupted: dict[str, str] = {}
+        self._lacking: set[str] = set()
+        self._methods: dict[str, str] = {}
+        self._receipts: list[Receipt] = []
+        self._already: list[Receipt] = []
+        self._unwritten: list[Receipt] = []
+        self._bytes_shown = self._files_shown = 0
+
+    @property
+    def unreachable(self) -> bool:
+        """Whether no transport got through and nothing moved."""
+        return self.node_failed and not self._receipts and not self._already
+
+    def card(self, digest: str) -> Artifact:
+        return self._known[digest]
+
+    def take(self, moved: Moved, *, method: str) -> int:
+        """Note what a transport brought about; return how many files arrived by it, or were there."""
+        self.bytes_sent += moved.bytes_sent
+        self._lacking |= moved.lacking
+        arrived = self._take(moved.receipts, self._receipts, method)
+        arrived += self._take(moved.already_there, self._already, method)
+        for digest, why in moved.failed:
+            if digest in self.open:
+                self._whys[digest] = f"{method}: {why}"
+            if digest in moved.corrupted:
+                self._corrupted[digest] = why
+        return arrived
+
+    def _take(self, receipts: Iterable[Receipt], kept: list[Receipt], method: str) -> int:
+        arrived = 0
+        for receipt in receipts:
+            card = self.open.get(receipt.digest)
+            if card is None or receipt.node != self.receiver:
+                continue  # nobody asked for it, or it is told twice
+            if receipt.size != card.size:
+                self._whys[card.digest] = f"{method}: {receipt.size} bytes arrived of {card.size}"
+                self._corrupted[card.digest] = "its size is wrong"
+                continue
+            del self.open[receipt.digest]
+            self._methods[receipt.digest] = method
+            kept.append(receipt)
+            self._unwritten.append(receipt)
+            arrived += 1
+        return arrived
+
+    def take_receipts(self) -> list[Receipt]:
+        """Return the receipts that are not yet written down."""
+        taken, self._unwritten = self._unwritten, []
+        return taken
+
+    def explain(self, digest: str, why: str) -> None:
+        """A better reason than a transport could know."""
+        self._failed[digest] = why
+
+    def give_up(self, why: str, cards: Iterable[Artifact] | None = None) -> None:
+        """Count those of *cards* (all, by default) that are still open as failed."""
+        for card in list(self.open.values()) if cards is None else cards:
+            if self.open.pop(card.digest, None) is not None:
+                self._failed[card.digest] = self._whys.get(card.digest, why)
+
+    def not_there(self) -> list[str]:
+        """What the other node said it does not have, and nothing brought there or here since."""
+        return sorted(self._lacking & self._failed.keys())
+
+    def came_wrong(self) -> list[str]:
+        """What failed because wrong bytes arrived."""
+        return sorted(self._corrupted.keys() & self._failed.keys())
+
+    def failed(self) -> list[Artifact]:
+        """What did not arrive, for whatever reason."""
+        return [card for card in self.cards if card.digest in self._failed]
+
+    def moved(self) -> Moved:
+        return Moved(
+            receipts=tuple(self._receipts),
+            already_there=tuple(self._already),
+            failed=tuple(self._failed.items()),
+            corrupted=frozenset(self._corrupted) & self._failed.keys(),
+            lacking=frozenset(self.not_there()),
+            bytes_sent=self.bytes_sent,
+        )
+
+    def ends(self) -> Iterator[End]:
+        """Yield how it ended for each file that this node had."""
+        for digest in self._known:
+            if digest not in self.open:
+                error, wrong = self._failed.get(digest, ""), digest in self._corrupted
+                yield End(digest, error, self._methods.get(digest, ""), wrong)
+
+    async def show(self, progress: TransferProgress, *, before: tuple[int, int]) -> None:
+        """Tell the caller how far the whole call is; it never goes back, though a transport may."""
+        self._bytes_shown = max(self._bytes_shown, min(self.bytes_total, before[0] + progress.bytes_done))
+        self._files_shown = max(self._files_shown, min(len(self._known), before[1] + progress.files_done))
+        await self._on_progress(
+            TransferProgress(
+                bytes_done=self._bytes_shown,
+                bytes_total=self.bytes_total,
+                files_done=self._files_shown,
+                files_total=len(self._known),
+            )
+        )
+
+    def settled(self) -> tuple[int, int]:
+        """Return the bytes and the files that are no longer open."""
+        return self.bytes_total - sum(card.size for card in self.open.values()), len(self._known) - len(
+            self.open
+        )
+
+    def reports(self, here: str, node: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield what others should hear."""
+        types = {data_type_of(card.kind) for card in self.cards}
+        for transport, seconds in self.stalls:
+            stalled = {
+                "source_node": here if self.receiver == node else node,
+                "target_node": self.receiver,
+                "data_type": types.copy().pop() if len(types) == 1 else "all",
+                "timeout_seconds": seconds,
+                "transport": transport,
+            }
+            yield "SYNC_STALLED", stalled
+        for digest, why in self._corrupted.items():
+            paths = {"source_path": digest, "dest_path": digest, "target_node": self.receiver}
+            yield "SYNC_CHECKSUM_FAILED", {**paths, "error": why}
+        if self.node_failed:
+            transport, why = self.attempts[-1] if self.attempts else ("", "every transport is held back")
+            yield "SYNC_NODE_UNREACHABLE", {"node_id": node, "transport": transport, "error": why}
+
+
+class Attempt:
+    """One try of one transport at some of a call's files."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        way: Way,
+        node: DataNode,
+        tally: CallCounts,
+        *,
+        stall_s: float,
+        read_again: bool = False,
+    ) -> None:
+        self.transport, self.node, self.tally = transport, node, tally
+        self.progressed = False
+        self._stall_s, self._read_again = stall_s, read_again
+        self._call = transport.send if way is Way.SEND else transport.fetch
+
+    async def run(self, cards: Sequence[Artifact], *, pace: Pace, left_s: float) -> int:
+        """Return how many files arrived. `TimeoutError` when no time is left, `Stalled` before that."""
+        now_s = asyncio.get_running_loop().time
+        ends_s, before, seen = now_s() + left_s, self.tally.settled(), -1
+        limit = asyncio.timeout_at(min(ends_s, now_s() + self._stall_s))
+
+        async def on_progress(progress: TransferProgress) -> None:
+            nonlocal seen
+            if progress.in_transit and not limit.expired():
+                limit.reschedule(min(ends_s, now_s() + self._stall_s))
+            if progress.bytes_done + progress.files_done > seen and not limit.expired():
+                self.progressed = self.progressed or seen >= 0 or progress.bytes_done > 0
+                seen = progress.bytes_done + progress.files_done
+                limit.reschedule(min(ends_s, now_s() + self._stall_s))
+            await self.tally.show(progress, before=before)
+
+        try:
+            async with limit:
+                terms = Terms(
+                    pace=pace,
+                    timeout_s=self._stall_s,
+                    on_progress=on_progress,
+                    read_again=self._read_again,
+                )
+                moved = await self._call(self.node, cards, terms)
+        except TimeoutError:
+            if not limit.expired() or now_s() >= ends_s:
+                raise
+            self.tally.stalls.append((self.transport.name, self._stall_s))
+            raise Stalled(f"nothing moved for {self._stall_s:g} s") from None
+        except Corrupt as error:
+            self.tally.take(_all_wrong(cards, str(error)), method=self.transport.name)
+            raise
+        return self.tally.take(moved, method=self.transport.name)
+
+
+def _all_wrong(cards: Sequence[Artifact], why: str) -> Moved:
+    """A transport that broke off over wrong bytes; if there was one file, it is known which."""
+    if len(cards) != 1:
+        return Moved()
+    digest = cards[0].digest
+    return Moved(failed=((digest, why),), corrupted=frozenset({digest}))
+
+
+def batches(cards: Sequence[Artifact]) -> Iterator[list[Artifact]]:
+    """Cut a long list up, so that what has arrived is written down before all is there."""
+    batch: list[Artifact] = []
+    size = 0
+    for card in cards:
+        if batch and (len(batch) >= BATCH_FILES or size + card.size > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(card)
+        size += card.size
+    if batch:
+        yield batch

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from ringrift.data.kv_records import KvRecords, kv_of, one_per_process
-from ringrift.data.nodes import DataNode, DataNodes
+from ringrift.data.config import DataNode, DataNodes
+from ringrift.data.kv_records import KvRecords, kv_of
 from ringrift.data.transfer.contract import CHUNK_BYTES, Pace, TransferPriority, TransferRefused, priority_of
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import KeyValue
@@ -27,18 +27,7 @@ from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, system_runtime
 
-__all__ = [
-    "BandwidthAllocation",
-    "BandwidthLimits",
-    "BandwidthManager",
-    "bandwidth_allocation",
-    "get_bandwidth_manager",
-    "get_host_bandwidth_status",
-    "get_optimal_transfer_time",
-    "release_bandwidth",
-    "request_bandwidth",
-    "request_bandwidth_async",
-]
+__all__ = ["BandwidthAllocation", "BandwidthLimits", "BandwidthManager"]
 
 
 # How many transfers run at once, in all and per node; the urgent go in first.
@@ -503,51 +492,3 @@ class BandwidthManager:
             "bytes_transferred": moved,
             "mean_kbps": moved / seconds / 1000 if seconds else 0.0,
         }
-
-
-# --- of this process ----------------------------------------------------------------------------------
-
-
-def get_bandwidth_manager(
-    db_path: Path | str | None = None, *, limits: BandwidthLimits | None = None
-) -> BandwidthManager:
-    """Return the manager of this process."""
-    return one_per_process(BandwidthManager, BandwidthManager, db_path=db_path, limits=limits)
-
-
-def request_bandwidth(host: str, estimated_mb: float = 0.0, priority: str = "normal") -> BandwidthAllocation:
-    """Ask for a share of the line to a host."""
-    return get_bandwidth_manager().request(host, estimated_mb, priority)
-
-
-async def request_bandwidth_async(
-    host: str, estimated_mb: float = 0.0, priority: str = "normal", *, wait_s: float = WAIT_S
-) -> BandwidthAllocation:
-    return await get_bandwidth_manager().request_async(host, estimated_mb, priority, wait_s=wait_s)
-
-
-def release_bandwidth(allocation_id: str, bytes_transferred: int = 0, duration_seconds: float = 0.0) -> bool:
-    """Give a share back; False the second time."""
-    return get_bandwidth_manager().release(allocation_id, bytes_transferred, duration_seconds)
-
-
-@contextmanager
-def bandwidth_allocation(
-    host: str, estimated_mb: float = 0.0, priority: str = "normal"
-) -> Iterator[BandwidthAllocation]:
-    """Hold a share for the length of a block; look at `granted` before you use it."""
-    manager = get_bandwidth_manager()
-    got = manager.request(host, estimated_mb, priority)
-    try:
-        yield got
-    finally:
-        if got.granted:
-            manager.release(got.allocation_id)
-
-
-def get_host_bandwidth_status(host: str) -> dict[str, Any]:
-    return get_bandwidth_manager().get_host_status(host)
-
-
-def get_optimal_transfer_time(host: str) -> float:
-    return get_bandwidth_manager().get_optimal_time(host)

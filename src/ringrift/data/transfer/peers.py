@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.kv_records import KvRecords, kv_of, one_per_process
+from ringrift.data.kv_records import KvRecords, kv_of
 from ringrift.decoding import unpack_as
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import Blobs, KeyValue
@@ -31,7 +31,7 @@ from ringrift.process_identity import is_alive, own_start_s
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 
-__all__ = ["StallConfig", "StallRecord", "SyncStallHandler", "get_stall_handler"]
+__all__ = ["StallConfig", "StallRecord", "SyncStallHandler"]
 
 
 # Which transport to try first for a node, from how each did there before. A breaker per node and one per node
@@ -367,13 +367,6 @@ class SyncStallHandler:
 
     def _set_aside(self) -> Mapping[str, StallRecord]:
         return run_blocking(self.set_aside_async())
-
-
-def get_stall_handler(
-    db_path: Path | str | None = None, *, config: StallConfig | None = None
-) -> SyncStallHandler:
-    """Return the handler of this process."""
-    return one_per_process(SyncStallHandler, SyncStallHandler, db_path=db_path, config=config)
 
 
 # A Bloom filter: a small summary of a set that never misses a member and sometimes sees one too many.

@@ -22,10 +22,9 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Receipt
-from ringrift.data.nodes import DataNode
-from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
-from ringrift.data.transfer.contract import TransferFailed
-from ringrift.data.transfer.receiver import FULL, MODULE, REFUSED, ReceiveReply, ReceiveRequest
+from ringrift.data.config import DataNode
+from ringrift.data.receive_main import FULL, MODULE, REFUSED, ReceiveReply, ReceiveRequest
+from ringrift.data.transfer.contract import READ_BYTES_PER_S, TransferCall, TransferFailed
 from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, RingRiftError, StorageFull
 from ringrift.files import make_folders, remove_file, write_file
@@ -372,11 +371,6 @@ def _has_room(control_dir: Path) -> bool:
 
 READ_AT_ONCE = 256 << 20  # that a receiver hashes for one answer
 _HOME = "~/"
-
-
-def has_ssh(node: DataNode) -> bool:
-    """Whether the node's entry says how to get there by ssh and where its data are."""
-    return bool(node.addresses and node.root_path)
 
 
 def data_folder(node: DataNode) -> str:

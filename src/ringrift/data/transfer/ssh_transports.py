@@ -12,10 +12,17 @@ from pathlib import Path
 import structlog
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.nodes import DataNode
-from ringrift.data.transfer.calls import READ_BYTES_PER_S, TransferCall
-from ringrift.data.transfer.contract import BYTES_PER_S_MIN, CHUNK_BYTES, Moved, Terms, TransferFailed
-from ringrift.data.transfer.receiver import BLOBS, ReceiveReply, ReceiveRequest, WirePiece
+from ringrift.data.config import DataNode, has_ssh
+from ringrift.data.receive_main import BLOBS, ReceiveReply, ReceiveRequest, WirePiece
+from ringrift.data.transfer.contract import (
+    BYTES_PER_S_MIN,
+    CHUNK_BYTES,
+    READ_BYTES_PER_S,
+    Moved,
+    Terms,
+    TransferCall,
+    TransferFailed,
+)
 from ringrift.data.transfer.receiving import Landed, Landing, packed_cards, rsync_place
 from ringrift.data.transfer.ssh import (
     BUFFERED_BYTES,
@@ -26,7 +33,6 @@ from ringrift.data.transfer.ssh import (
     SshLine,
     SshStores,
     data_folder,
-    has_ssh,
 )
 from ringrift.errors import StorageFull
 
@@ -51,12 +57,10 @@ class RsyncTransport:
     """See `Transport`."""
 
     name = RSYNC
+    reaches = staticmethod(has_ssh)
 
     def __init__(self, stores: SshStores, programs: Programs, landing: Landing) -> None:
         self._stores, self._programs, self._landing = stores, programs, landing
-
-    def reaches(self, node: DataNode) -> bool:
-        return has_ssh(node)
 
     async def send(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         call = TransferCall(artifacts, terms)
@@ -221,12 +225,10 @@ class Base64Transport:
     """See `Transport`."""
 
     name = BASE64
+    reaches = staticmethod(has_ssh)
 
     def __init__(self, stores: SshStores, landing: Landing) -> None:
         self._stores, self._landing = stores, landing
-
-    def reaches(self, node: DataNode) -> bool:
-        return has_ssh(node)
 
     async def send(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         call = TransferCall(artifacts, terms)

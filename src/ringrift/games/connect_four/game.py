@@ -45,7 +45,7 @@ class ConnectFourGame:
     words = rules.WORDS
     action_count = COLUMNS
     observation_shape = (3, ROWS, COLUMNS)
-    symmetries = 2
+    symmetries = 2  # as it is, and mirrored
 
     @property
     def action_layout(self) -> ActionLayout:
@@ -83,7 +83,7 @@ class ConnectFourGame:
             (first & second == 0) & (filled & ~rules.BOARD_BITS == 0) & (states[:, WINNER] >= 0)
         )
         fine &= np.bitwise_count(filled.astype(np.uint64)) == stones
-        fine &= np.bitwise_count(second.astype(np.uint64)) == stones // 2
+        fine &= np.bitwise_count(second.astype(np.uint64)) == stones // 2  # the first player drops first
         # A stone lies on another one, or at the bottom.
         fine &= filled & ~(filled << 1 | rules.BOTTOM_BITS) == 0
         fine &= states[:, WINNER] <= DRAW
@@ -184,6 +184,7 @@ class ConnectFourGame:
 
     def _winner(self, state: State) -> int:
         won = [player + 1 for player in (FIRST, SECOND) if _has_four(int(state[player]))]
+        # A game ends with the stone that makes four, so the winner is who dropped last.
         last_to_drop = 2 - int(state[STONES]) % 2
         if won and won != [last_to_drop]:
             raise ConfigError(f"{self.key}: player {won[0]} has four in a row, but the game went on")
@@ -205,6 +206,7 @@ class ConnectFourGame:
         return "\n".join([f"{self.key}: {heading}", "", *rows, "1 2 3 4 5 6 7"])
 
 
+# In Python, since one state is read from JSON: compiling for that would take seconds.
 def _has_four(stones: int) -> bool:
     pairs = [(stones & stones >> step, step) for step in (1, STRIDE, STRIDE - 1, STRIDE + 1)]
     return any(both & both >> 2 * step for both, step in pairs)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from ringrift.games.compiled import cached_kernel, compiled, source_fingerprint
 
 COLUMNS, ROWS, STRIDE, CELLS = 7, 6, 7, 42
-FIRST, SECOND, STONES, WINNER = 0, 1, 2, 3
+FIRST, SECOND, STONES, WINNER = 0, 1, 2, 3  # words of a state
 WORDS, DRAW = 4, 3
 BOTTOM_BITS = sum(1 << column * STRIDE for column in range(COLUMNS))
 BOARD_BITS = BOTTOM_BITS * ((1 << ROWS) - 1)
@@ -34,6 +34,7 @@ def column_open(s: Words, column: int) -> bool:
 
 @compiled
 def has_four(stones: int) -> bool:
+    # Up, right and both diagonals: a shift by the step lays each stone on its neighbor.
     for step in (1, STRIDE, STRIDE - 1, STRIDE + 1):
         pairs = stones & (stones >> step)
         if pairs & (pairs >> (2 * step)) != 0:
@@ -95,6 +96,7 @@ def observe_batch(states: Words, out: Planes) -> None:
 
 @cached_kernel(FINGERPRINT)
 def play_random_batch(states: Words, seed: int, totals: Words) -> None:
+    # The generator of compiled code, which is apart from that of Python.
     np.random.seed(seed)
     for game in range(states.shape[0]):
         s = states[game]
@@ -104,7 +106,7 @@ def play_random_batch(states: Words, seed: int, totals: Words) -> None:
                 options += column_open(s, column)
             wanted = np.random.randint(options)
             column = 0
-            while wanted > 0 or not column_open(s, column):
+            while wanted > 0 or not column_open(s, column):  # the open column number *wanted*
                 wanted -= column_open(s, column)
                 column += 1
             drop_stone(s, column)

@@ -8,7 +8,7 @@ from itertools import islice
 
 import msgspec
 
-from ringrift.learning.facts.facts import FRESHNESS_TOPIC, Noted
+from ringrift.learning.facts.facts import FRESHNESS_TOPIC, MISSING_TOPIC, SYNC_FAILED_TOPIC, Noted
 from ringrift.learning.facts.records import Model, ModelState, Samples, Shard, ShardState
 from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, ConfigState
 from ringrift.learning.facts.window import base_rows, growth_of, shards_in_window, window_rows
@@ -40,13 +40,14 @@ def rows_in_window(state: ConfigState, rules: LearningRules) -> int:
 def window_files(state: ConfigState, rules: LearningRules) -> list[Samples]:
     """The newest files that fill the window, the newest last; the first may reach over its edge."""
     wanted, rows = rows_in_window(state, rules), 0
+    missing = missing_files(state)
     taken: list[Samples] = []
     held: set[str] = set()
     for samples in reversed(state.samples.values()):
         if rows >= wanted or len(taken) == FILES_MAX:
             break
         # Older versions wrote the whole window into each file, so two of theirs hold the same games.
-        if not held.isdisjoint(samples.shards) or not _is_readable(state, samples):
+        if not held.isdisjoint(samples.shards) or not _is_readable(state, samples, missing):
             continue
         taken.append(samples)
         held.update(samples.shards)
@@ -60,7 +61,8 @@ def unsampled_shards(state: ConfigState, rules: LearningRules) -> list[Shard]:
     shards = shards_in_window(
         fit_shards(state), state.rows, base=base, growth=growth, share=rules.window_share
     )
-    return [shard for shard in shards if not _is_sampled(state, shard)]
+    missing = missing_files(state)
+    return [shard for shard in shards if not _is_sampled(state, shard, missing)]
 
 
 def next_export(state: ConfigState, rules: LearningRules) -> list[Shard]:
@@ -75,25 +77,27 @@ def next_export(state: ConfigState, rules: LearningRules) -> list[Shard]:
 
 def fit_shards(state: ConfigState) -> Iterator[Shard]:
     """What may be learned from, newest first."""
-    by_score = not is_stopped(state, QUALITY_MONITOR)
+    by_score, missing = not is_stopped(state, QUALITY_MONITOR), missing_files(state)
     return (
         shard
         for shard in reversed(state.shards.values())
         if shard.state is ShardState.CHECKED
         and shard.rows > 0
+        and shard.digest not in missing
         and refuse_shard(shard, by_score=by_score) is None
     )
 
 
-def _is_sampled(state: ConfigState, shard: Shard) -> bool:
+def _is_sampled(state: ConfigState, shard: Shard, missing: Collection[str]) -> bool:
     if state.unfit_exports[shard.digest] >= UNFIT_EXPORTS_MAX:
         return True  # whoever exports it makes what no training takes: another file would be refused, too
     samples = state.samples.get(state.sampled.get(shard.digest, ""))
-    return samples is not None and _is_readable(state, samples)
+    return samples is not None and _is_readable(state, samples, missing)
 
 
-def _is_readable(state: ConfigState, samples: Samples) -> bool:
-    return samples.digest not in state.unfit_samples and not has_recalled(state, samples.shards)
+def _is_readable(state: ConfigState, samples: Samples, missing: Collection[str]) -> bool:
+    unfit = samples.digest in state.unfit_samples or samples.digest in missing
+    return not unfit and not has_recalled(state, samples.shards)
 
 
 # How old the newest games of a config are, from when they were made: copying a file does not renew it.
@@ -222,9 +226,12 @@ def data_wait(state: ConfigState, *, now_s: float) -> DataWait | None:
     since_s = stale_since_s(state)
     if since_s is None or now_s < since_s - CLOCK_TOLERANCE_S:
         since_s = now_s
-    if fallback_tier(failures=0, waited_s=now_s - since_s) > 0:
+    failed = failed_syncs(state)
+    if fallback_tier(failures=failed, waited_s=now_s - since_s) > 0:
         return None
     text = f"{why}; after {TIERS_S[0] / 60:.0f} minutes it goes on with what is there"
+    if failed:
+        text += f", or when {TIERS_FAILURES[0]} syncs have failed: {failed} sync for them failed"
     return DataWait(text, since_s + TIERS_S[0])
 
 
@@ -232,6 +239,27 @@ def stale_since_s(state: ConfigState) -> float | None:
     """Since when a training has waited for newer games, as was noted; None if none does."""
     note = state.newest_note(FRESHNESS_TOPIC)
     return note.at_s if note is not None and note.details.get("stale") is True else None
+
+
+def failed_syncs(state: ConfigState) -> int:
+    """How many syncs failed since a training waits for newer games; 0 if none waits."""
+    note, since_s = state.newest_note(SYNC_FAILED_TOPIC), stale_since_s(state)
+    if note is None or since_s is None or note.details.get("since_s") != since_s:
+        return 0  # it was about an earlier wait
+    failures = note.details.get("failures")
+    return failures if isinstance(failures, int) else 0
+
+
+def missing_files(state: ConfigState) -> frozenset[str]:
+    """Digests that the facts name and the blobs lacked when STALE_FALLBACK last looked.
+
+    While it is stopped nobody looks, so that what it said may be long wrong: then nothing counts as missing.
+    """
+    note = state.newest_note(MISSING_TOPIC)
+    found = None if note is None else note.details.get("missing")
+    if not found or is_stopped(state, STALE_FALLBACK):
+        return frozenset()
+    return frozenset(found)
 
 
 def freshness_note(state: ConfigState, *, is_due: bool, now_s: float) -> Noted | None:

@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.nodes import DataNode
+from ringrift.data.config import DataNode, has_data_server
 from ringrift.data.transfer.chunks import ChunkedFile, ChunksLacking, Incoming, SpareBuffers, chunk_length
 from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Terms, TransferFailed
 from ringrift.data.transfer.http.connection import (
@@ -378,6 +378,7 @@ class HttpTransport:
     """See `Transport`."""
 
     name = "http"
+    reaches = staticmethod(has_data_server)
 
     def __init__(
         self, intake: Intake, *, secret: bytes, runtime: Runtime, connections: int = CONNECTIONS
@@ -385,9 +386,6 @@ class HttpTransport:
         self._intake, self._signer, self._runtime = intake, Signer(secret), runtime
         self._connections = connections
         self._speeds: dict[str, LineSpeed] = {}  # by node
-
-    def reaches(self, node: DataNode) -> bool:
-        return node.data_port > 0 and bool(node.addresses)
 
     async def send(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         tally = TransferCounts(artifacts, terms, self._runtime)

@@ -27,7 +27,7 @@ import msgspec
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.transfer.chunks import ChunksLacking
-from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Pace, Terms, TransferProgress
+from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Pace, Terms, TransferProgress, watched
 from ringrift.data.transfer.http.wire import (
     HEAD,
     HEAD_BYTES_MAX,
@@ -461,15 +461,16 @@ class WorkerResources:
         await self._watched(tally, pace.spend(size))
 
     async def _watched(self, tally: TransferCounts, work: Awaitable[T]) -> T:
-        task = asyncio.ensure_future(work)
+        async def look() -> None:
+            await self._count(tally, self.line.moved() - self._moved)
+
         try:
-            while not (await asyncio.wait({task}, timeout=WATCHED_S))[0]:
-                await self._count(tally, self.line.moved() - self._moved)
-        finally:
-            task.cancel()
-            await asyncio.wait({task})
-        await self._count(tally, self.line.moved() - self._moved)
-        return task.result()
+            result = await watched(work, look, every_s=WATCHED_S)
+        except RingRiftError:
+            await look()  # what crossed the line before it broke crossed it
+            raise
+        await look()
+        return result
 
     async def all_moved(self, tally: TransferCounts, size: int) -> None:
         """The other side has the whole payload, or we do: count what was not seen on its way."""

@@ -1,0 +1,63 @@
+"""The sync locks of this process: one sync for each host at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ringrift.data.kv_records import one_per_process
+from ringrift.data.sync.mutex import HOLD_S, WAIT_S, SyncLock, SyncMutex
+
+__all__ = [
+    "SyncMutex",
+    "acquire_sync_lock",
+    "get_sync_mutex",
+    "release_sync_lock",
+    "sync_lock",
+    "sync_lock_required",
+]
+
+
+def get_sync_mutex(db_path: Path | str | None = None, *, max_global: int | None = None) -> SyncMutex:
+    """Return the locks of this process; they open the engine when they are first used."""
+    return one_per_process(SyncMutex, SyncMutex, db_path=db_path, max_global=max_global)
+
+
+def sync_lock(
+    host: str,
+    operation: str = "rsync",
+    timeout: float = HOLD_S,
+    *,
+    wait: bool = True,
+    wait_timeout: float = WAIT_S,
+) -> SyncLock:
+    """Hold the lock of *host* for a block: `with sync_lock("host") as had:`, or `async with`."""
+    return SyncLock(get_sync_mutex(), host, operation, timeout=timeout, wait_s=wait_timeout if wait else 0.0)
+
+
+@contextmanager
+def sync_lock_required(
+    host: str, operation: str = "rsync", timeout: float = HOLD_S, *, wait_timeout: float = WAIT_S
+) -> Iterator[None]:
+    """As `sync_lock`; TimeoutError when the lock cannot be had."""
+    with sync_lock(host, operation, timeout, wait_timeout=wait_timeout) as had:
+        if not had:
+            raise TimeoutError(f"{host} is synced by another, for more than {wait_timeout:g} s")
+        yield
+
+
+def acquire_sync_lock(
+    host: str,
+    operation: str = "rsync",
+    timeout: float = HOLD_S,
+    *,
+    wait: bool = True,
+    wait_timeout: float = WAIT_S,
+) -> bool:
+    return get_sync_mutex().acquire(host, operation, timeout, wait=wait, wait_timeout=wait_timeout)
+
+
+def release_sync_lock(host: str) -> bool:
+    """Give the lock back; False if this process does not hold it (any more)."""
+    return get_sync_mutex().release(host)
