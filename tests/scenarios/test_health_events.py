@@ -4,10 +4,10 @@ import asyncio
 
 from machine import Listeners
 from recording import scenario
-from ringrift.events.dead_letters import DeadLetterQueue, DLQRetryDaemon, enable_dead_letter_queue
 
 from ringrift.coordination.contracts import register_coordinator
 from ringrift.coordination.coordination_bootstrap import shutdown_all_coordinators, start_coordination
+from ringrift.coordination.dead_letter_queue import DeadLetterQueue, DLQRetryDaemon, enable_dead_letter_queue
 from ringrift.coordination.system_health_monitor import (
     CoordinatorHealthMonitor,
     SystemHealthMonitor,
