@@ -134,7 +134,6 @@ class TrainingCoordinator(SubscribedCoordinator):
         table: dict[str, Callback] = dict.fromkeys(_NOTED.split(), self.signals.note)
         table |= dict.fromkeys(_WAKE.split(), self._wake)
         return table | {
-            "TASK_SPAWNED": self._on_spawned,
             "TRAINING_STARTED": self._on_started,
             "TRAINING_PROGRESS": self._on_progress,
             "TRAINING_COMPLETED": self._on_ended,
@@ -201,13 +200,6 @@ class TrainingCoordinator(SubscribedCoordinator):
     def _wake(self, event: RouterEvent) -> None:
         self.signals.note(event)
         get_loop_waker().ring_for(event)
-
-    async def _on_spawned(self, event: RouterEvent) -> None:
-        """A worker began a training that the loop ordered."""
-        told = event.payload
-        if told.get("task_type") == "train":
-            started = {"job_id": str(told["task_id"]), "node_id": str(told["node_id"])}
-            await self.tell("TRAINING_STARTED", {"config_key": str(told.get("config_key") or ""), **started})
 
     def _on_started(self, event: RouterEvent) -> None:
         told = event.payload

@@ -74,6 +74,7 @@ SENT_BY: dict[str, ComponentWiring] = {
                 "TASK_ABANDONED",
                 "TASK_ORPHANED",
                 "TRAINING_PROGRESS",
+                "TRAINING_STARTED",
             ),
         ),
     )

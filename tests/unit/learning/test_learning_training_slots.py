@@ -253,8 +253,8 @@ async def test_the_same_for_code_on_a_loop():
 async def test_a_workers_training_is_shown_from_start_to_end():
     router = UnifiedEventRouter(enable_cross_process_polling=False)
     coordinator = wire_training_events(router)
-    started = {"task_id": "hex8_2p.train.1", "task_type": "train", "node_id": "n", "config_key": "hex8_2p"}
-    await router.publish("TASK_SPAWNED", started)
+    started = {"job_id": "hex8_2p.train.1", "node_id": "n", "config_key": "hex8_2p"}
+    await router.publish("TRAINING_STARTED", started)
     (running,) = coordinator.get_running()
     assert (running.config_key, running.node_id) == ("hex8_2p", "n")
     progress = {"config_key": "hex8_2p", "job_id": "hex8_2p.train.1", "epoch": 7, "train_loss": 0.5}
@@ -263,7 +263,7 @@ async def test_a_workers_training_is_shown_from_start_to_end():
     ended = {"config_key": "hex8_2p", "job_id": "hex8_2p.train.1", "success": True, "model_path": "blob:m"}
     for _ in range(2):
         await router.publish("TRAINING_COMPLETED", ended)
-    await router.publish("TASK_SPAWNED", started)  # a late repetition of the start
+    await router.publish("TRAINING_STARTED", started)  # a late repetition of the start
     assert coordinator.get_running() == []
     assert len(coordinator.get_history()) == 1
 

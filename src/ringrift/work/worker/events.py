@@ -37,6 +37,9 @@ class WorkerEvents:
     async def started(self, claim: Claim, order: JobOrder, pid: int | None) -> None:
         await self._say("WORK_STARTED", self._work(claim))
         await self._say("TASK_SPAWNED", {**self._task(claim), "config_key": order.config, "pid": pid})
+        if claim.kind == "train":
+            training = {"config_key": order.config, "job_id": claim.id, "node_id": self._node}
+            await self._say("TRAINING_STARTED", training)
 
     async def moved(self, claim: Claim, order: JobOrder, job_output: JobOutput, elapsed_s: float) -> None:
         """At most every `HEARTBEAT_S` seconds."""
@@ -54,15 +57,11 @@ class WorkerEvents:
             },
         )
         if claim.kind == "train" and (loss := _loss(job_output, "train")) is not None:
-            where: dict[str, Any] = {
-                "config_key": order.config,
-                "job_id": claim.id,
-                "epoch": _epoch(job_output),
-            }
-            where["total_epochs"] = _total_epochs(job_output)
+            about = {"config_key": order.config, "job_id": claim.id}
+            epochs = {"epoch": _epoch(job_output), "total_epochs": _total_epochs(job_output)}
             losses = {"train_loss": loss, "val_loss": _loss(job_output, "held")}
             rate = {"learning_rate": number(job_output.extra.get("lr"))}
-            await self._say("TRAINING_PROGRESS", {**where, **losses, **rate})
+            await self._say("TRAINING_PROGRESS", {**about, **epochs, **losses, **rate})
 
     async def completed(self, claim: Claim, order: JobOrder, report: JobReport) -> None:
         took = {"duration_seconds": round(report.wall_s, 3), "config_key": order.config}
