@@ -15,7 +15,7 @@ import random
 from math import inf
 
 from ringrift.learning.judging.promotion import PromotionRules
-from ringrift.statistics.sprt import expected_score
+from ringrift.statistics.match_evidence import expected_score
 
 JOB_GAMES, EVERY_GAMES, TOTAL_GAMES = 110, 15, 6000
 LUCK_ELO, GAME_VARIANCE = 15.0, 0.25

@@ -14,9 +14,8 @@ import random
 
 from ringrift.learning.judging.promotion import PromotionRules
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.statistics.match_evidence import Evidence, MatchVerdict
+from ringrift.statistics.match_evidence import Evidence, MatchVerdict, Verdict
 from ringrift.statistics.ratings import place_chances
-from ringrift.statistics.sprt import Verdict
 
 GAPS = (-100, -50, -25, 0, 20, 35, 50, 80, 120, 200, 300)
 

@@ -18,8 +18,7 @@ import torch
 from benchmark import command
 from ringrift.games.contract import Game
 from ringrift.games.ringrift.game import make_game
-from ringrift.jobs.training.epochs import BatchesAhead
-from ringrift.jobs.training.learner import Learner, LearnerConfig
+from ringrift.jobs.training.learner import BatchesAhead, Learner, LearnerConfig
 from ringrift.jobs.training.learning_loop import ReplayWindow
 from ringrift.jobs.training.rows import make_batch
 from ringrift.network.model import build

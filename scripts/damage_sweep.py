@@ -65,7 +65,6 @@ from loop_under_test import CONFIG
 from structlog.testing import capture_logs
 
 from ringrift.cli.main import app
-from ringrift.control.run_options import RunOptions, set_run_options
 from ringrift.data.protection.promise_store import PromiseStore
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.http.wire import data_secret
@@ -83,7 +82,7 @@ from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings, load_settings
 from ringrift.tls import own_files
-from ringrift.web.probes import http_token
+from ringrift.web.server import http_token
 
 RUNTIME = system_runtime()
 DAMAGES = ("cut", "emptied", "deleted", "older")
@@ -101,7 +100,7 @@ WHY_MAX = 1_000
 CASE_S_MAX = 600.0
 PROGRESS_S = 2.0
 READ_BY_REPLAY = ("database", "write-ahead log", "index of the log", "high-water mark", "settings")
-RULES = "ringrift.games.ringrift.trace"
+RULES = "ringrift.games.tool"
 RESTORED = "restored"  # the folder of a copy into which its archive is restored
 
 
@@ -239,7 +238,6 @@ def _recorded(found: dict[str, Any], place: Path) -> None:
 async def _start_once() -> dict[str, Any]:
     """As the control process starts, and one pass of the loop; no workers, so nothing new is played."""
     settings, runtime = get_settings(), system_runtime()
-    set_run_options(RunOptions(configs=(CONFIG,), workers=1))
     http_token(settings)
     data_secret(settings)
     if settings.health_tls:

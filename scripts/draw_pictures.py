@@ -35,9 +35,8 @@ from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.web.access import AccessKeys
 from ringrift.web.address import read_address
 from ringrift.web.endpoints import Probes
-from ringrift.web.run_reader import read_run_status
 from ringrift.web.server import ProbeServer
-from ringrift.web.snapshot import ProbeSnapshot, SnapshotBoard
+from ringrift.web.snapshot import ProbeSnapshot, SnapshotBoard, read_run_status
 
 TARGET = Path(__file__).parents[1] / "docs" / "pictures"
 COLUMNS, LINES = 128, 34

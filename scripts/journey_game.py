@@ -31,9 +31,9 @@ from ringrift.work.durations import get_duration_store
 from ringrift.work.job.folder import JobFolders
 from ringrift.work.stages import StageMembers, get_stage_members
 from ringrift.work.worker.claim import WorkerContext
-from ringrift.work.worker.config import WorkerConfig
 from ringrift.work.worker.events import WorkerEvents
 from ringrift.work.worker.main import Worker
+from ringrift.work.worker.records import WorkerConfig
 
 CONFIG = "connect_four_2p"
 LOOK_S = 2.0  # as often as the loop plans without a reason

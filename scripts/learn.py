@@ -35,15 +35,15 @@ from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
 from ringrift.jobs.files import read_json, seal_json
 from ringrift.jobs.frame import log_to_stderr
-from ringrift.jobs.samples.layout import Targets
+from ringrift.jobs.samples.npz_files import Targets
 from ringrift.jobs.samples.plan import PowerWindow
 from ringrift.jobs.training.learner import LearnerConfig
 from ringrift.jobs.training.learning_loop import LearningConfig, LearningLoop
 from ringrift.jobs.training.train import line_plot
 from ringrift.learning.facts.window import base_rows, growth_of
 from ringrift.learning.plan.rules import play_rules, target_rules
+from ringrift.network.architecture import ModelCard
 from ringrift.network.evaluator import NetEvaluator, has_bfloat16
-from ringrift.network.metadata import ModelCard
 from ringrift.network.model import build
 from ringrift.network.storage import load_model, save_model
 from ringrift.players.contract import Player

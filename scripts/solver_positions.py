@@ -17,7 +17,7 @@ import numpy as np
 
 from ringrift.games.contract import Game, States
 from ringrift.players.contract import Player
-from ringrift.statistics.shares import wilson_interval
+from ringrift.statistics.ratings import wilson_interval
 
 POSITIONS = Path(__file__).parents[1] / "tests" / "data" / "connect_four_positions.txt"
 

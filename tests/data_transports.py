@@ -14,7 +14,7 @@ from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.receiving import Intake, Landing
 from ringrift.data.transfer.ssh import Programs, Scratch, Ssh, SshStores
 from ringrift.data.transfer.ssh_transports import Base64Transport, RsyncTransport
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.runtime import SystemRuntime
 
 HERE, THERE = "here", "there"

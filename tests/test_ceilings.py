@@ -5,6 +5,7 @@ import ast
 import size_ceilings
 from size_ceilings import (
     CEILINGS,
+    comments_in,
     complaints,
     equal_code,
     lines_by_folder,
@@ -21,12 +22,14 @@ TABLE = {
     "loose_tasks": 3,
     "rooms": {"engine": {"folders": ["engine"], "lines": 1_000}},
     "folders": {"ringrift/data": 40, "ringrift/work": 20},
+    "floors": {"comments_per_100_lines": 3.2},
 }
 
 
-def table(*, lines=1_000, folders=None, **counts):
+def table(*, lines=1_000, folders=None, comments=3.2, **counts):
     rooms = {"engine": {"folders": ["engine"], "lines": lines}}
-    return {**TABLE, **counts, "rooms": rooms, "folders": folders or TABLE["folders"]}
+    floors = {"comments_per_100_lines": comments}
+    return {**TABLE, **counts, "rooms": rooms, "folders": folders or TABLE["folders"], "floors": floors}
 
 
 def test_the_source_is_within_its_ceilings():
@@ -71,6 +74,19 @@ def test_a_ceiling_far_above_has_to_follow():
 def test_lowering_takes_the_smaller_number_and_raises_none():
     found = table(lines=900, modules=150, folders={"ringrift/data": 39, "ringrift/web": 30})
     assert lowered(TABLE, found) == table(lines=900, folders={"ringrift/data": 39})
+
+
+def test_the_comments_get_no_fewer():
+    assert complaints(TABLE, table(comments=3.1)) == ["comments_per_100_lines: 3.1, below its floor of 3.2"]
+    assert complaints(TABLE, table(comments=3.3)) == []
+    (told,) = complaints(TABLE, table(comments=3.4))
+    assert told.startswith("comments_per_100_lines: 3.4, well above its floor of 3.2; run ")
+    assert lowered(TABLE, table(comments=3.4)) == table(comments=3.4)
+    assert lowered(TABLE, table(comments=3.1)) == TABLE
+
+
+def test_a_comment_is_one_only_outside_of_a_text():
+    assert comments_in('x = "# no"  # one\n# two\n""" # no """\n') == 2
 
 
 def test_a_task_outside_of_a_group_is_seen():

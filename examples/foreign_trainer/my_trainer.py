@@ -19,7 +19,7 @@ import torch
 from torch.nn import functional
 
 from ringrift.games.registry import load_game
-from ringrift.network.metadata import ModelCard, card_path
+from ringrift.network.architecture import ModelCard, card_path
 from ringrift.network.model import build
 from ringrift.network.storage import load_model, save_model
 

@@ -5,10 +5,24 @@ A row without homes leads to the home of its capability, and is unavailable unti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import importlib
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, cast
 
 from ringrift.capabilities import capability
+from ringrift.errors import NotBuilt
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+
+
+# --- the table ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +43,7 @@ class Alias:
         return self.homes or (capability(self.capability).home,)
 
 
-_ROUTER = ("ringrift.events.router",)
+_ROUTER = ("ringrift.coordination.event_router",)
 _NAMES = (
     "ringrift.events.catalog.event_types",
     "ringrift.events.catalog.names",
@@ -41,7 +55,7 @@ _EVENTS = (
     "ringrift.events.catalog.emitters",
 )
 _HANDLERS = ("ringrift.events.handlers",)
-_MANAGER = ("ringrift.daemons.manager",)
+_MANAGER = ("ringrift.daemons.manager", "ringrift.coordination.daemon_manager")
 _DAEMON_TYPES = ("ringrift.daemons.types",)
 _DAEMON_REGISTRY = (
     "ringrift.daemons.registry",
@@ -57,8 +71,8 @@ _COORDINATOR_REGISTRY = {
     for name in ("COORDINATOR_REGISTRY", "CoordinatorSpec", "InitPattern")
 }
 _OLD_COORDINATOR = {
-    "UnifiedEventCoordinator": "ringrift.events.router:UnifiedEventRouter",
-    "get_event_coordinator": "ringrift.events.router:get_router",
+    "UnifiedEventCoordinator": "ringrift.coordination.event_router:UnifiedEventRouter",
+    "get_event_coordinator": "ringrift.coordination.event_router:get_router",
 }
 _NODE_HEALTH = {"get_node_health": "node_health", "get_healthy_nodes": "node_health"}
 _BACKPRESSURE_LEVEL = {"BackpressureLevel": "ringrift.coordination.backpressure:BackpressureLevel"}
@@ -94,7 +108,7 @@ _PRESENT: dict[str, Alias] = {
             *_MANAGER,
             *_DAEMON_TYPES,
             "ringrift.events.tracing",
-            "ringrift.events.dead_letters",
+            "ringrift.coordination.dead_letter_queue",
             *_HEALTH,
             "ringrift.coordination.orchestrator_registry",
         ),
@@ -118,12 +132,12 @@ _PRESENT: dict[str, Alias] = {
     ),
     "event_normalization": Alias("event_bus", ("ringrift.events.catalog.names",)),
     "event_emission_mixin": Alias("event_handlers", _HANDLERS),
-    "dead_letter_queue": Alias("event_bus", ("ringrift.events.dead_letters",)),
+    "dead_letter_queue": Alias("event_bus", ("ringrift.coordination.dead_letter_queue",)),
     "core_events": Alias("event_bus", _EVENTS),
     "core_utils": Alias("tracing", ("ringrift.events.tracing",), planned={"training_lock": "locks"}),
     "tracing": Alias("tracing"),
     "handler_base": Alias("event_handlers", (*_HANDLERS, "ringrift.status")),
-    "handler_resilience": Alias("event_handlers", ("ringrift.events.resilience",)),
+    "handler_resilience": Alias("event_handlers", ("ringrift.coordination.handler_resilience",)),
     # who runs
     "daemon_manager": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
     "daemon_types": Alias("supervisor", _DAEMON_TYPES),
@@ -353,3 +367,106 @@ def _table() -> dict[str, Alias]:
 
 
 ALIASES: Mapping[str, Alias] = _table()
+
+
+# --- the hook -----------------------------------------------------------------------------------------
+#
+# Serves the modules of the alias table, each when it is first asked for.
+#
+# A module of a capability that is not built cannot be imported, and a name of one cannot be taken: both
+# raise `PlannedModule`, which names the capability and what it comes with.
+
+
+class PlannedModule(NotBuilt, ModuleNotFoundError):
+    """The path is known; what it leads to comes with a later part."""
+
+    def __init__(self, path: str, capability_name: str) -> None:
+        super().__init__(capability_name, planned_with=capability(capability_name).part.value)
+        self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.path}: {super().__str__()}"
+
+
+class AliasModule(ModuleType):
+    """One path of the documents; looks every name up among the public ones of its homes."""
+
+    alias: Alias
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__all__":
+            return self.__dir__()
+        if name.startswith("__") or "alias" not in self.__dict__:
+            raise AttributeError(name)
+        value = self._find(name)
+        setattr(self, name, value)
+        return value
+
+    def __dir__(self) -> list[str]:
+        listed = {name for home in self.alias.built_homes() for name in _public(home)}
+        since_built = {name for name, owner in self.alias.planned.items() if capability(owner).built}
+        return sorted(listed | set(self.alias.names) | since_built)
+
+    def _find(self, name: str) -> Any:
+        if target := self.alias.names.get(name):
+            module, _, attribute = target.partition(":")
+            return getattr(importlib.import_module(module), attribute)
+        if owner := self.alias.planned.get(name):
+            if not capability(owner).built:
+                raise PlannedModule(f"{self.__name__}.{name}", owner)
+            return getattr(importlib.import_module(capability(owner).home), name)
+        for home in self.alias.built_homes():
+            if name in _public(home):
+                return getattr(importlib.import_module(home), name)
+        if f"{self.__name__}.{name}" in ALIASES:
+            return importlib.import_module(f"{self.__name__}.{name}")
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{_hint(name, dir(self))}")
+
+
+class AliasFinder:
+    """Finds and loads the modules of the table; stands behind the finders of real files.
+
+    It has the methods of `importlib.abc` without its bases, which would load half the library.
+    """
+
+    def find_spec(
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith("app."):
+            return None
+        alias = ALIASES.get(fullname)
+        if alias is None:
+            hint = _hint(fullname, ALIASES)
+            raise ModuleNotFoundError(f"no module {fullname}{hint}", name=fullname)
+        if not alias.available:
+            raise PlannedModule(fullname, alias.capability)
+        is_package = any(other.startswith(f"{fullname}.") for other in ALIASES)
+        return ModuleSpec(fullname, cast("Loader", self), origin="alias table", is_package=is_package)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = AliasModule(spec.name)
+        module.alias = ALIASES[spec.name]
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        replacement = ALIASES[module.__name__].deprecated
+        if replacement:
+            message = f"{module.__name__} is deprecated; import from {replacement}"
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+
+
+def install() -> None:
+    """Put the finder in place; a second call changes nothing."""
+    if not any(isinstance(finder, AliasFinder) for finder in sys.meta_path):
+        sys.meta_path.append(AliasFinder())
+
+
+def _public(home: str) -> list[str]:
+    # What a home does not list stays inside: what it imports, and its submodules.
+    listed: list[str] = importlib.import_module(home).__all__
+    return listed
+
+
+def _hint(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""

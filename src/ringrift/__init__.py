@@ -19,16 +19,8 @@ if TYPE_CHECKING:
         shutdown_coordination,
         start_coordination,
     )
-    from ringrift.daemons.manager import DaemonManager, get_daemon_manager
-    from ringrift.daemons.types import (
-        DaemonInfo,
-        DaemonManagerConfig,
-        DaemonState,
-        DaemonType,
-    )
-    from ringrift.events.catalog.event_types import DataEventType
-    from ringrift.events.handlers import HandlerBase
-    from ringrift.events.router import (
+    from ringrift.coordination.daemon_manager import get_daemon_manager
+    from ringrift.coordination.event_router import (
         EventSource,
         RouterEvent,
         UnifiedEventRouter,
@@ -38,6 +30,15 @@ if TYPE_CHECKING:
         subscribe,
         unsubscribe,
     )
+    from ringrift.daemons.manager import DaemonManager
+    from ringrift.daemons.types import (
+        DaemonInfo,
+        DaemonManagerConfig,
+        DaemonState,
+        DaemonType,
+    )
+    from ringrift.events.catalog.event_types import DataEventType
+    from ringrift.events.handlers import HandlerBase
     from ringrift.events.tracing import get_trace_id, span, traced
     from ringrift.settings import Settings, get_settings
     from ringrift.status import CoordinatorStatus, HealthCheckResult
@@ -52,21 +53,21 @@ _HOMES: dict[str, str] = {
     "shutdown_coordination": "ringrift.coordination.coordination_bootstrap",
     "start_coordination": "ringrift.coordination.coordination_bootstrap",
     "DaemonManager": "ringrift.daemons.manager",
-    "get_daemon_manager": "ringrift.daemons.manager",
+    "get_daemon_manager": "ringrift.coordination.daemon_manager",
     "DaemonInfo": "ringrift.daemons.types",
     "DaemonManagerConfig": "ringrift.daemons.types",
     "DaemonState": "ringrift.daemons.types",
     "DaemonType": "ringrift.daemons.types",
     "DataEventType": "ringrift.events.catalog.event_types",
     "HandlerBase": "ringrift.events.handlers",
-    "EventSource": "ringrift.events.router",
-    "RouterEvent": "ringrift.events.router",
-    "UnifiedEventRouter": "ringrift.events.router",
-    "get_router": "ringrift.events.router",
-    "has_subscribers": "ringrift.events.router",
-    "publish": "ringrift.events.router",
-    "subscribe": "ringrift.events.router",
-    "unsubscribe": "ringrift.events.router",
+    "EventSource": "ringrift.coordination.event_router",
+    "RouterEvent": "ringrift.coordination.event_router",
+    "UnifiedEventRouter": "ringrift.coordination.event_router",
+    "get_router": "ringrift.coordination.event_router",
+    "has_subscribers": "ringrift.coordination.event_router",
+    "publish": "ringrift.coordination.event_router",
+    "subscribe": "ringrift.coordination.event_router",
+    "unsubscribe": "ringrift.coordination.event_router",
     "get_trace_id": "ringrift.events.tracing",
     "span": "ringrift.events.tracing",
     "traced": "ringrift.events.tracing",

@@ -179,6 +179,7 @@ class StorageFull(Unavailable):
     """No space left for the write; nothing was changed."""
 
 
+# An `Unavailable`, although it rarely passes: what is to be written is still right, and a retry harmless.
 class StorageReadOnly(Unavailable):
     """The folder or file cannot be written; nothing was changed. It passes only if a person sees to it."""
 

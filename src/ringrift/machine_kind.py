@@ -13,10 +13,12 @@ import platform
 from importlib import metadata
 from pathlib import Path
 
+# what computes a search; the rest of the source may differ
 PLAYING_PACKAGES = ("games", "search", "network", "players")
 LIBRARIES = ("ringrift", "numpy", "numba", "torch")
 
 
+# Every job asks, and hashing the sources takes longer than all the rest of it.
 @functools.cache
 def machine_kind() -> str:
     """Return it in words. What is installed is read once: it is that of the processes that start now."""

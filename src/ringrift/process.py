@@ -22,12 +22,13 @@ class ProcessScope:
     """One instance per type; creation is guarded, so that two threads get the same object."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # making one object may ask for another
         self._instances: dict[type[Any], Any] = {}
         self._made_with: dict[type[Any], Arguments] = {}
 
     def get(self, kind: type[T], make: Callable[[], T]) -> T:
         """Return the instance of *kind*, making it on first use."""
+        # Without the lock: reading a dict is safe, and this is called all the time.
         found = self._instances.get(kind)
         if found is not None:
             return cast(T, found)
@@ -81,6 +82,7 @@ class ProcessScope:
             self._made_with.clear()
 
 
+# The one global object of the package.
 _SCOPE = ProcessScope()
 
 

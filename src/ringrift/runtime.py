@@ -16,11 +16,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Mapping, MutableMapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, TextIO, cast
+from typing import IO, Any, Protocol, TextIO, TypeVar, cast
 
 import structlog
 
@@ -39,6 +39,8 @@ from ringrift.redaction import hide_secrets
 
 
 log = structlog.get_logger()
+
+T = TypeVar("T")
 
 
 def log_full_disk() -> None:
@@ -286,15 +288,34 @@ class LogStderr:
         """Every line is written at once."""
 
 
-async def first_of(*waits: Awaitable[object]) -> None:
-    """Wait until one of *waits* is over, and end the others."""
-    tasks = [asyncio.ensure_future(each) for each in waits]
+@contextmanager
+def first_error() -> Iterator[None]:
+    """Around a task group: raise its first error as it is. Whoever reads of an end wants its cause."""
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        yield
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+
+
+async def result_before(work: Coroutine[Any, Any, T], *others: Coroutine[Any, Any, object]) -> T | None:
+    """Return what *work* gives; None if one of *others* is over before. Those that are not over are ended.
+
+    An error of any of them ends all and is raised.
+    """
+    with first_error():
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(work)
+            waits = [working, *(group.create_task(each) for each in others)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in waits:
+                each.cancel()
+    # Work that was done when it was to be ended counts: a claim that nobody took would be lost.
+    return None if working.cancelled() else working.result()
+
+
+async def first_of(*waits: Coroutine[Any, Any, object]) -> None:
+    """Wait until one of *waits* is over, and end the others."""
+    await result_before(*waits)
 
 
 def system_runtime() -> Runtime:

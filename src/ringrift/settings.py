@@ -46,7 +46,7 @@ from ringrift.setting_kinds import (
 
 CONFIG_FILE = "ringrift.toml"
 CONFIG_VARIABLE = "RINGRIFT_CONFIG"
-CONFIG_BYTES_MAX = 1_000_000
+CONFIG_BYTES_MAX = 1_000_000  # some thousand nodes
 SHOWN_MAX = 200  # of a wrong value in an error
 # Who goes by a table, and so knows what may be in it. They stand above this module and are loaded only for a
 # table that is given: commands that answer at once stay quick.
@@ -292,6 +292,7 @@ def load_settings(
     origins: list[Origin] = []
     for item in fields(Settings):
         value, source = _look_up(item.name, item.metadata, item.metadata["default"], env, table, path)
+        # The data folder is declared before all that lies in it, so it is known here.
         if value is None and item.name in _DERIVED:
             value, source = _DERIVED[item.name](values["data_dir"]), Source.DERIVED
         values[item.name] = value
@@ -334,6 +335,7 @@ def _look_up(
     path: Path | None,
 ) -> tuple[Any, Source]:
     variable = metadata["variable"]
+    # The environment wins over the file: it is how a service or a test overrides one value.
     if variable in env:
         return _read(metadata, env[variable], variable), Source.ENVIRONMENT
     if name in table:
@@ -368,7 +370,7 @@ def _parse(kind: ValueKind, value: Any, place: str) -> Any:
     except ConfigError as error:  # of one entry of a table
         raise ConfigError(f"{place}: {error}") from None
     except (ValueError, TypeError, KeyError, OverflowError):
-        if kind.is_secret:
+        if kind.is_secret:  # the wrong value may be the secret with a slip in it
             raise ConfigError(f"{place} must be {kind.allowed}") from None
         shown = repr(value)
         shown = shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"
@@ -385,7 +387,7 @@ def _read_config_file(
             raise ConfigError(f"config file {path} has more than {CONFIG_BYTES_MAX} bytes")
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        if named is None:
+        if named is None:  # a file that nobody named need not be there
             return None, {}
         raise ConfigError(f"config file {path} does not exist") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -397,6 +399,7 @@ def _read_config_file(
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
     known = {item.name for item in fields(Settings)}
+    # Refused, other than a variable: nobody else reads this file, so it is a slip.
     if unknown := sorted(set(document) - known):
         raise ConfigError(
             f"config file {path} has the unknown setting {unknown[0]!r}; "

@@ -75,6 +75,7 @@ class HealthCheckResult:
         cls, *, operations: int, errors: int, idle_s: float = 0.0, idle_s_max: float = 300.0
     ) -> HealthCheckResult:
         """Judge by error share (over 10 % unhealthy, over 5 % degraded) and by inactivity."""
+        # nothing done is nothing failed; idleness is judged below
         share = errors / operations if operations else 0.0
         details = {"operations": operations, "errors": errors, "error_rate": share, "idle_s": idle_s}
         if share > 0.1:
@@ -88,7 +89,7 @@ class HealthCheckResult:
     @property
     def health_score(self) -> float:
         """1.0 is well, 0.0 is unhealthy or down."""
-        return _SCORES[self.status] if self.healthy else 0.0
+        return _SCORES[self.status] if self.healthy else 0.0  # also for a status that alone would sound well
 
     def with_details(self, **details: Any) -> HealthCheckResult:
         return replace(self, details={**self.details, **details})
@@ -107,6 +108,7 @@ def as_result(answer: Any) -> HealthCheckResult:
     """Read any answer that health checks give; what says nothing is unhealthy."""
     if isinstance(answer, HealthCheckResult):
         return answer
+    # The documents' health checks answer in four shapes; here they become one.
     if isinstance(answer, bool):
         return HealthCheckResult.ok() if answer else HealthCheckResult.unhealthy("reported unhealthy")
     if isinstance(answer, Mapping) and "healthy" in answer:

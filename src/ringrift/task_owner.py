@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine
+from contextlib import suppress
 from contextvars import Context
 from typing import Any, TypeVar
 
@@ -34,10 +35,14 @@ class TaskOwner:
 
     def __len__(self) -> int:
         """How many tasks run."""
-        return len(self._tasks)
+        return sum(not task.done() for task in self._tasks)
 
     def __bool__(self) -> bool:
         return True  # also without tasks: it is there
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._is_stopped
 
     def create_task(
         self, work: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
@@ -51,12 +56,13 @@ class TaskOwner:
         task.add_done_callback(self._note_end)
         return task
 
-    async def wait(self) -> None:
-        """Wait until no task is left, also of those that others start meanwhile; raise the first error."""
-        while self._tasks:
-            await asyncio.wait(tuple(self._tasks))
-        if self._errors:
-            raise self._errors[0]
+    async def wait(self, timeout_s: float) -> tuple[BaseException, ...]:
+        """Wait until no task is left, also of those that start meanwhile; return the errors there were."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._tasks:
+                    await asyncio.wait(tuple(self._tasks))
+        return tuple(self._errors)
 
     async def stop(self, timeout_s: float) -> tuple[BaseException, ...]:
         """Cancel the tasks and wait for their end; return the errors there were, also before.

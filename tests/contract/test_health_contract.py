@@ -14,9 +14,10 @@ from ringrift.coordination.coordination_bootstrap import (
     shutdown_coordination,
 )
 from ringrift.coordination.coordinator_dependencies import COORDINATOR_REGISTRY, InitPattern
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.coordination.initializer import load_entry_point
 from ringrift.daemons.child_process import ProcessDaemon
-from ringrift.daemons.manager import DaemonManager, get_daemon_manager
+from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import Isolation, product_registry
 from ringrift.daemons.running import takes_keyword
 from ringrift.daemons.types import DaemonType

@@ -29,7 +29,7 @@ from app.coordination.selfplay_orchestrator import emit_selfplay_completion
 from app.coordination.task_coordinator import TaskType
 from app.coordination.training_coordinator import release_training_slot, request_training_slot, training_slot
 
-from app._hook import PlannedModule
+from app._table import PlannedModule
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError, PayloadError

@@ -293,6 +293,21 @@ def test_a_work_queue_in_a_file(tmp_path):
     assert again.get_status()["by_status"] == {"completed": 1, "pending": 1}
 
 
+def test_a_claim_is_only_of_work_that_its_kinds_its_node_and_its_hardware_may_do(tmp_path):
+    queue = named("work_queue.WorkQueue")(tmp_path / "work.db")
+    queue.add_work("training", work_id="gpu", requires_gpu=True, priority=90)
+    queue.add_work("export", work_id="there", target_node="node-2", priority=80)
+    queue.add_work("selfplay", work_id="any", priority=10)
+    assert queue.claim_work("node-1", ["training"]) is None, "it has no GPU"
+    assert queue.claim_work("node-1", ["export"]) is None, "it is meant for another node"
+    assert queue.claim_work("node-1", []) is None, "it does no kind of work"
+    assert queue.claim_work("node-1")["work_id"] == "any"
+    assert queue.claim_work("node-2")["work_id"] == "there"
+    assert queue.claim_work("node-1", has_gpu=True)["work_id"] == "gpu"
+    with pytest.raises(TypeError):
+        queue.claim_work("node-1", config_key="hex8_2p")  # what it cannot follow it does not take
+
+
 def test_a_work_queue_refuses_a_claim_that_another_ended(tmp_path):
     kind, path = named("work_queue.WorkQueue"), tmp_path / "work.db"
     one, other = kind(path), kind(path)

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from app._hook import PlannedModule
+from app._table import PlannedModule
 from ringrift.capabilities import capability
-from ringrift.daemons.manager import get_daemon_manager
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine
 from ringrift.events.event import EventSource, RouterEvent

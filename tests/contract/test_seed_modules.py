@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 import app
-from app._hook import AliasFinder, PlannedModule
-from app._table import ALIASES
+from app._table import ALIASES, AliasFinder, PlannedModule
 from ringrift.capabilities import CAPABILITIES, capability
 from ringrift.errors import NotBuilt
 

@@ -14,7 +14,7 @@ from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.contract import Terms
 from ringrift.data.transfer.http.client import HttpTransport
 from ringrift.data.transfer.receiving import Intake
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.runtime import SystemRuntime
 
 

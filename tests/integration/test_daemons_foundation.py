@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ringrift.daemons.manager import DaemonManager, get_daemon_manager
+from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.types import DaemonInfo, DaemonManagerConfig, DaemonState, DaemonType, mark_daemon_ready
 from ringrift.process import process_scope
 

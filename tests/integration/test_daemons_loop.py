@@ -17,7 +17,7 @@ import psutil
 from ringrift.daemons.child_process import OrphanGuard
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
-from ringrift.events.router import UnifiedEventRouter
+from ringrift.events.unified_router import UnifiedEventRouter
 
 
 async def eventually(condition: Callable[[], object], *, within_s: float = 60.0) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from data_http import SECRET, DataServerProcess, http_transport
 from data_transports import HERE, THERE, Store, artifact
-from ringrift.daemons.manager import get_daemon_manager
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.daemons.types import DaemonType
 from ringrift.data.transfer.chunks import hash_of
 from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed

@@ -98,7 +98,7 @@ def test_killed_and_restarted_processes_see_every_event_once(processes, labels):
 def test_a_script_that_publishes_and_exits_has_published(processes, tmp_path):
     env = {**os.environ, "RINGRIFT_DATA_DIR": str(tmp_path / "data")}
     script = (
-        "from ringrift.events.router import publish_sync;"
+        "from ringrift.coordination.event_router import publish_sync;"
         "print(publish_sync('TRAINING_PROGRESS', {'n': 1, 'config_key': 'hex8_2p', 'epoch': 1}).event_id)"
     )
     for _ in range(2):

@@ -10,13 +10,13 @@ import time
 
 import pytest
 
-from ringrift.events.dead_letters import DeadLetterQueue
+from ringrift.coordination.dead_letter_queue import DeadLetterQueue
 
 PROGRAM = textwrap.dedent(
     """
     import asyncio, os, sys
     from pathlib import Path
-    from ringrift.events.dead_letters import run_retry_daemon
+    from ringrift.coordination.dead_letter_queue import run_retry_daemon
     from ringrift.events.router import get_router
 
     folder = Path(sys.argv[1])
@@ -99,7 +99,7 @@ def test_a_letter_survives_its_process_and_is_retried_there_on_request(tmp_path,
 HANGS_IN_A_RETRY = textwrap.dedent(
     """
     import asyncio, sys
-    from ringrift.events.dead_letters import DeadLetterQueue
+    from ringrift.coordination.dead_letter_queue import DeadLetterQueue
 
     async def hang(payload):
         print("retrying", flush=True)

@@ -10,7 +10,7 @@ import pytest
 
 from ringrift.engine.ports import WorkState
 from ringrift.jobs.shards.storage import open_shard
-from ringrift.work.job.command import end_processes_in
+from ringrift.work.job.protocol import end_processes_in
 from ringrift.work.worker.records import live_workers, running_jobs
 from worker_orders import is_alive, use_command, worker_bench
 

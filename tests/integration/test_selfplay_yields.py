@@ -7,7 +7,7 @@ import pytest
 
 from ringrift.engine.ports import WorkState
 from ringrift.games.registry import load_game
-from ringrift.jobs.selfplay.unfinished import SUFFIX, read_unfinished
+from ringrift.jobs.selfplay.selfplay import SUFFIX, read_unfinished
 from ringrift.jobs.shards.storage import open_shard
 from ringrift.work.worker.records import running_jobs
 from worker_orders import is_alive, use_command, worker_bench

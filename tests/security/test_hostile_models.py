@@ -14,9 +14,8 @@ import pytest
 from ringrift.errors import ArchitectureMismatch, ConfigError, Corrupt
 from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.games.registry import load_game
-from ringrift.games.ringrift.trace import check_trace_file
-from ringrift.network.architecture import Preset
-from ringrift.network.metadata import ModelCard, read_card
+from ringrift.games.tool import check_trace_file
+from ringrift.network.architecture import ModelCard, Preset, read_card
 from ringrift.network.model import build
 from ringrift.network.storage import load_model, save_model
 

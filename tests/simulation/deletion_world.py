@@ -14,7 +14,7 @@ from ringrift.data.plane import DataPlane
 from ringrift.data.protection.deletion import Deleter, DeletionRules
 from ringrift.data.protection.promise_store import BEING_DELETED
 from ringrift.data.protection.promises import Holder
-from ringrift.engine.memory.engine import MemoryStore, memory_engine
+from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.errors import RingRiftError, Unavailable
 from ringrift.settings import load_settings
 from ringrift.testing.simulation import SimulatedRuntime

@@ -4,9 +4,9 @@ import asyncio
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
+from ringrift.coordination.dead_letter_queue import DeadLetterQueue
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.errors import Unavailable
-from ringrift.events.dead_letters import DeadLetterQueue
 from ringrift.events.positions import DeliveryNotes, Identity, LogConnection
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.settings import load_settings

@@ -15,7 +15,7 @@ from ringrift.data.sync.cluster_view import NodeReportCollector
 from ringrift.data.sync.daemon import AutoSyncDaemon
 from ringrift.data.transfer.contract import Moved, TransferFailed
 from ringrift.data.transfer.service import TransferService
-from ringrift.engine.memory.engine import MemoryStore, memory_engine
+from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Engine
 from ringrift.errors import Corrupt
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter

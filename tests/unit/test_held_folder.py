@@ -15,7 +15,7 @@ from ringrift.coordination.master_loop_guard import MasterLoopGuard, read_master
 from ringrift.daemons.restarts import JsonLedger, RestartRecord
 from ringrift.data.protection.promise_store import DATABASE, PromiseStore
 from ringrift.engine.opening import memory_engine, open_engine
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.errors import AlreadyExists, Unavailable
 from ringrift.files import (
     HeldPath,
@@ -35,8 +35,8 @@ from ringrift.learning.facts.store_check import MarkWriter
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
 from ringrift.web.address import Address, write_address
-from ringrift.work.emergency import EmergencyPlaces, EmergencyStop
 from ringrift.work.job.folder import JobFolders, JobRecord
+from ringrift.work.limits import EmergencyPlaces, EmergencyStop
 from ringrift.work.worker.main import WRONG_INPUT
 
 KILLED_WRITER = """

@@ -13,7 +13,7 @@ from ringrift.errors import ConfigError
 from ringrift.redaction import without_secrets
 from ringrift.setting_kinds import Secret
 from ringrift.settings import load_settings
-from ringrift.web.probes import http_token
+from ringrift.web.server import http_token
 
 PLANTED = "planted-7f3a9c"
 

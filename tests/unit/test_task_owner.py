@@ -21,7 +21,7 @@ async def end(value):
 async def test_a_task_gives_its_result_to_whoever_waits_for_it():
     owner = TaskOwner("a test")
     assert await owner.create_task(end(3)) == 3
-    await owner.wait()
+    assert await owner.wait(STOP_S) == ()
     assert len(owner) == owner.errors == 0
 
 
@@ -29,10 +29,19 @@ async def test_an_error_is_logged_and_counted_and_handed_to_whoever_waits():
     owner = TaskOwner("a test")
     with structlog.testing.capture_logs() as lines:
         owner.create_task(fail("out of paper"), name="printing")
-        with pytest.raises(ValueError, match="out of paper"):
-            await owner.wait()
+        (error,) = await owner.wait(STOP_S)
+    assert str(error) == "out of paper"
     assert [(line["event"], line["task"]) for line in lines] == [("tasks.failed", "printing")]
     assert owner.errors == 1
+
+
+async def test_waiting_ends_after_its_time_and_leaves_the_tasks_alone():
+    owner = TaskOwner("a test")
+    task = owner.create_task(asyncio.Event().wait())
+    assert await owner.wait(0.01) == ()
+    assert len(owner) == 1
+    assert not task.done()
+    await owner.stop(STOP_S)
 
 
 async def test_an_error_does_not_end_the_others_and_is_handed_to_whoever_stops():

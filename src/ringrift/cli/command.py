@@ -27,8 +27,9 @@ PATH = click.Path(path_type=Path)
 def use_data_folder(data: Path | None) -> None:
     """Have this process, and those it starts, work on *data*."""
     if data is not None:
+        # By the environment, because jobs and workers that this process starts must find the same folder.
         os.environ["RINGRIFT_DATA_DIR"] = str(data)
-        process_scope().drop(Settings)
+        process_scope().drop(Settings)  # they may have been read before the option was
 
 
 def has_run() -> bool:
@@ -42,8 +43,11 @@ def check_data_folder() -> None:
     settings = get_settings()
     folder = settings.data_dir
     try:
+        # The nearest that exists: what is wrong with it is what is wrong with the folder that is not made
+        # yet.
         there = next(each for each in (settings.coordination_dir, folder, *folder.parents) if each.exists())
         is_folder, is_open = there.is_dir(), os.access(there, os.X_OK)
+    # `exists` itself fails where a parent may not be looked into.
     except PermissionError:
         there, is_folder, is_open = folder, True, False
     if not is_folder:
@@ -84,7 +88,7 @@ EXIT_DISK_FULL = 4
 
 def print_json(value: Any) -> None:
     """Print *value* as one JSON document on stdout."""
-    encoded = msgspec.json.encode(value, enc_hook=str)
+    encoded = msgspec.json.encode(value, enc_hook=str)  # paths, enums, sets: as people would write them
     click.echo(msgspec.json.format(encoded, indent=2).decode())
 
 
@@ -95,6 +99,7 @@ def plain_errors() -> Iterator[None]:
         yield
     except RingRiftError as error:
         click.secho(f"ringrift: {without_secrets(str(error))}", err=True, fg="red")
+        # click would print a traceback of another error
         raise click.exceptions.Exit(exit_code(error)) from None
 
 

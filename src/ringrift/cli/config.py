@@ -8,7 +8,7 @@ from ringrift.cli.command import as_json, plain_errors, print_json
 from ringrift.cli.format import console, print_table
 from ringrift.settings import LoadedSettings, Origin, Source, load_settings
 
-WIDE = 140
+WIDE = 140  # columns of a terminal in which all five columns fit without breaking words
 
 
 @click.group(no_args_is_help=True)
@@ -33,6 +33,7 @@ def show(as_json: bool) -> None:
         columns += ["variable", "what it is"]
         rows = [[*row, o.variable, o.about] for row, o in zip(rows, loaded.origins, strict=True)]
     print_table("Settings", columns, rows)
+    # Not refused: another version of the program, or another program, may read it.
     for name in loaded.unknown_variables:
         click.secho(f"{name} is set, but no setting has that name", fg="yellow", err=True)
 
@@ -41,6 +42,7 @@ def _document(loaded: LoadedSettings) -> dict[str, object]:
     return {
         "settings": {
             o.key: {
+                # Programs get numbers and truth values as such; all else is text to them.
                 "value": str(o.value)
                 if o.value is not None and not isinstance(o.value, bool | int | float)
                 else o.value,

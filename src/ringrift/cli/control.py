@@ -39,13 +39,13 @@ from ringrift.settings import get_settings
 from ringrift.tls import own_files
 from ringrift.web.access import CODE_S, TOKEN_FILE
 from ringrift.web.address import Address, read_address
-from ringrift.work.emergency import get_emergency_stop
+from ringrift.work.limits import get_emergency_stop
 from ringrift.work.worker.records import WorkerRecord, live_workers, own_capability
 
 # Asking the control process that runs on this machine, if one does, and the link to its page.
 
 
-ANSWER_S_MAX = 5.0
+ANSWER_S_MAX = 5.0  # the server answers from a thread of its own, also while the control loop is blocked
 
 
 @click.command()
@@ -114,8 +114,8 @@ def _token(path: Path) -> str:
 # `ringrift pause`, `resume` and `stop`: what people want of a run, said from another terminal.
 
 
-LOOK_EVERY_S = 0.2
-TELL_EVERY_S = 5.0
+LOOK_EVERY_S = 0.2  # a person waits; asking for a process costs next to nothing
+TELL_EVERY_S = 5.0  # so that a stop that takes long does not look as if nothing happened
 
 one_or_all = click.argument("config", required=False, help="A config of the run; without one, the whole run.")
 
@@ -161,6 +161,7 @@ def stop(timeout: str, as_json: bool) -> None:
     with plain_errors():
         limit_s = parse_duration(timeout, option="--timeout")
         check_data_folder()
+        # Not asked over HTTP: a run whose server is down must be stoppable, too.
         loop = read_master_loop()
         if loop is None or not loop.is_alive:
             where = get_settings().data_dir
@@ -184,7 +185,9 @@ async def _resume(engine: Engine, config: str | None, *, clear_emergency: bool) 
         resumed = await pauses.end_all()
     else:
         resumed = await pauses.end([await require_config(engine.kv, config)])
+    # A config that is resumed alone still stands while the whole run is paused: the answer says so.
     whole = await pauses.get(ALL)
+    # An emergency stop is somebody else's decision: a plain resume must not end it in passing.
     cleared = await emergency.clear() if clear_emergency else None
     notice = await emergency.notice()
     return {
@@ -243,10 +246,10 @@ def _tell(answer: dict[str, Any], as_json: bool, text: str) -> None:
 
 
 EVERY = "all"
-LISTED = 200
-LIMIT_MAX = 100_000
+LISTED = 200  # some screens; the newest are what somebody looks for
+LIMIT_MAX = 100_000  # items; more than anybody reads, and memory for them is bounded
 STATES = WAITING, RUNNING, FAILED = "waiting", "running", "failed"
-REVIVED_MAX = 10_000
+REVIVED_MAX = 10_000  # in one command; a second one takes the next
 ERROR_CHARS = 100
 
 one_item = click.argument("item", help="The item's id.")
@@ -426,6 +429,8 @@ async def _listed(engine: Engine, chosen: Chosen) -> tuple[list[ListedItem], lis
     if FAILED in found:
         found[FAILED] += await queue.dead(limit=reach)
     groups = {item.group for items in found.values() for item in items}
+    # Work of a config that was removed from the run is still listed; only a name that is nowhere is
+    # refused.
     if chosen.config is not None and chosen.config not in groups:
         await require_config(engine.kv, chosen.config)
     reasons = Reasons(await Pauses(engine.kv).read(), await live_workers(engine.kv), now_s)
@@ -461,6 +466,7 @@ class Reasons:
         """The reason that lasts longest first: a person's, then other work, time, and who could do it."""
         whole = self.pauses.of(ALL)
         if (pause := self.pauses.of(item.group or ALL)) is not None:
+            # A pause of the run covers its configs: `of` a group answers with it as well.
             what = "the run" if whole is not None else item.group
             return f"paused: {what}, {pause.why}"
         if item.waits_for:
@@ -476,6 +482,7 @@ class Reasons:
         """Why no worker that lives could take it; empty if one could."""
         if not self.workers:
             return "no worker is running"
+        # Each step leaves fewer workers, so that the first empty one names what is really lacking.
         there = [each for each in self.workers if item.node in (None, each.node)]
         if not there:
             return f"only {item.node} may do it, and no worker runs there"
@@ -504,6 +511,7 @@ async def _find(engine: Engine, item_id: str) -> WorkItem:
 
 async def _revive(engine: Engine, item_id: str) -> list[str]:
     if item_id == EVERY:
+        # The ids first: reviving changes what is dead while one would still read it.
         ids = [item.id for item in await engine.queue.dead(limit=REVIVED_MAX)]
     else:
         found = await _find(engine, item_id)
@@ -522,6 +530,7 @@ async def _cancel(engine: Engine, item_id: str, reason: str) -> None:
 
 
 def _document(item: WorkItem) -> dict[str, Any]:
+    # `asdict` would copy payload and result, which may be large.
     fields = {name: getattr(item, name) for name in item.__dataclass_fields__}
     return fields | {"requires": sorted(item.requires)}
 

@@ -49,6 +49,7 @@ async def opened_engine(
     """
     if may_make:
         allow_new_database()
+    # A lost database must not be taken for a folder in which nothing ever ran.
     elif not has_run():
         check_not_lost(get_settings())
         if not may_have_arrivals:
@@ -77,6 +78,7 @@ async def configs_of(kv: KeyValue) -> tuple[str, ...]:
     """Those that were ever learned here, and those that a run was asked for."""
     chosen = await read_run_choice(kv)
     asked = () if chosen is None else chosen.configs
+    # in the order in which they were asked for
     return tuple(dict.fromkeys((*asked, *await configs_with_facts(kv))))
 
 

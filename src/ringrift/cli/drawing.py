@@ -42,7 +42,7 @@ PROFILE_LEARNS = "ringrift.daemons.registry:profile_learns"  # slow to load, and
 # What a run cost so far, drawn for a terminal.
 
 
-COSTS_WIDE = 110
+COSTS_WIDE = 110  # characters; below, a wider gap between columns would push the last one out
 
 
 def draw_cost(status: RunStatus, *, width: int) -> RenderableType:
@@ -61,6 +61,7 @@ def draw_cost(status: RunStatus, *, width: int) -> RenderableType:
 
 def _cells(rows: tuple[CostRow, ...]) -> list[tuple[str, list[str]]]:
     found = [("CPU", [effort(row.cpu_s) for row in rows])]
+    # The first row is the whole run: what is nothing there is nothing in the others.
     if rows[0].gpu_s:
         found.append(("GPU", [effort(row.gpu_s) for row in rows]))
     if rows[0].money is not None:
@@ -71,11 +72,11 @@ def _cells(rows: tuple[CostRow, ...]) -> list[tuple[str, list[str]]]:
 # Rating curves in the characters of a terminal: eight dots a character, and the interval around the line.
 
 
-DOTS_X, DOTS_Y = 2, 4
-LABEL_CHARS = 6
+DOTS_X, DOTS_Y = 2, 4  # of one Braille character
+LABEL_CHARS = 6  # a rating with its sign, and room for a fifth digit
 BLOCKS = "▁▂▃▄▅▆▇█"
 LINE_STYLE, BAND_STYLE, LABEL_STYLE = "bold cyan", "blue", "dim"
-_BRAILLE = 0x2800
+_BRAILLE = 0x2800  # the empty pattern; the dots of a character are bits added to it
 _DOT_BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and column within a character
 
 Dots = set[tuple[int, int]]
@@ -96,7 +97,7 @@ def curve_lines(curve: Sequence[Curve], *, width: int, height: int) -> list[Text
     if not curve or columns < 4 or height < 2:
         return []
     low, high = min(p.low for p in curve), max(p.high for p in curve)
-    span = (high - low) or 1.0
+    span = (high - low) or 1.0  # a flat curve is drawn as a line, and not divided by zero
     across, down = columns * DOTS_X - 1, height * DOTS_Y - 1
 
     def row(value: float) -> int:
@@ -107,7 +108,7 @@ def curve_lines(curve: Sequence[Curve], *, width: int, height: int) -> list[Text
         (x, y)
         for edge in (lambda p: row(p.low), lambda p: row(p.high))
         for x, y in _trace(curve, across, edge)
-        if x % 2 == 0
+        if x % 2 == 0  # every second dot, so that the edges look dashed beside the line
     }
     labels = {0: high, height // 2: high - span * (height // 2) / (height - 1), height - 1: low}
     return [_line(at, columns, line, band, labels.get(at)) for at in range(height)]
@@ -119,9 +120,10 @@ def _trace(curve: Sequence[Curve], across: int, row: Callable[[Curve], int]) -> 
     span = (last - first) or 1.0
     at = [(round((p.at_s - first) / span * across), row(p)) for p in curve]
     if len(at) == 1:
-        return {(x, at[0][1]) for x in range(across + 1)}
+        return {(x, at[0][1]) for x in range(across + 1)}  # one point alone would be too small to see
     dots: Dots = set()
     for (x0, y0), (x1, y1) in pairwise(at):
+        # A dot for each step of the longer side leaves no gap.
         steps = max(abs(x1 - x0), abs(y1 - y0), 1)
         dots |= {
             (round(x0 + (x1 - x0) * i / steps), round(y0 + (y1 - y0) * i / steps)) for i in range(steps + 1)
@@ -148,11 +150,11 @@ def _character(dots: Dots, column: int, line: int) -> int:
     )
 
 
-NARROW, WIDE, VERY_WIDE = 80, 110, 130
-CURVE_LINES = 7
+NARROW, WIDE, VERY_WIDE = 80, 110, 130  # characters from which on more columns fit
+CURVE_LINES = 7  # enough to see a trend, few enough to leave room for decisions
 SPARK_CHARS = 10
 FINDINGS_MAX = 10
-EXPLAINED_MAX = 2
+EXPLAINED_MAX = 2  # in the live view, where every line is one less for jobs and decisions
 _STYLES = {
     "promoted": "green",
     "running": "green",
@@ -322,6 +324,7 @@ def _jobs(running: Sequence[tuple[str, StageProgress]], width: int) -> Renderabl
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
+    # The bar takes what the texts beside it leave: they need 96 characters.
     table.add_column(width=max(8, min(24, width - 96)))
     table.add_column(no_wrap=True, justify="right")
     if width >= NARROW:
@@ -341,6 +344,7 @@ def _jobs(running: Sequence[tuple[str, StageProgress]], width: int) -> Renderabl
 
 
 def _bar(job: StageProgress) -> RenderableType:
+    # Without a total a bar would stand at 0 or 100 % and tell something wrong.
     if not job.total:
         return Text("…", style="dim")
     style, done = "cyan", "green"
@@ -352,6 +356,7 @@ def _curve(status: RunStatus, width: int) -> RenderableType | None:
     curves = {key: config.curve for key, config in status.configs.items() if config.curve}
     if not curves:
         return None
+    # Only one curve has room; the newest champion is what somebody waits for.
     key = max(curves, key=lambda name: curves[name][-1].at_s)
     config = status.configs[key]
     title = Text.assemble(
@@ -390,13 +395,14 @@ def deed_of(what: str) -> tuple[str, str]:
 
 def _room(status: RunStatus, height: int) -> tuple[int, int]:
     """How many jobs and decisions fit."""
+    # 8: the head, the borders, and the empty lines between the parts.
     left = height - len(status.configs) - CURVE_LINES - 8 - min(EXPLAINED_MAX, len(status.configs))
     jobs = max(1, min(6, left // 2))
     return jobs, max(1, min(12, left - jobs + CURVE_LINES))
 
 
 def _half(width: int) -> int:
-    return width - 2 if width < WIDE else min(64, width * 2 // 5)
+    return width - 2 if width < WIDE else min(64, width * 2 // 5)  # wider, the curve would only be stretched
 
 
 # What `ringrift status` draws for people.
@@ -446,6 +452,7 @@ def summary(
             )
         text.append(f": last seen {duration(now_s - told.at_s)} ago in {folder}", style="default")
         return text.append("; `ringrift run` goes on where it was\n", style="default")
+    # A profile without the loop tells nothing, ever: "starting" would be said of it for days.
     if (told is None or now_s - told.at_s > FRESH_S) and not load(PROFILE_LEARNS)(loop.profile):
         text = Text(f"running: process {loop.pid} with the profile {loop.profile}, which does not learn")
         old = "" if told is None else f"; what follows is {duration(now_s - told.at_s)} old"

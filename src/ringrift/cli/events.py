@@ -15,13 +15,13 @@ import msgspec
 from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors, print_json
 from ringrift.cli.data_folder import ask_engine, opened_engine
 from ringrift.cli.format import NOTHING, console, duration, print_table
+from ringrift.coordination.dead_letter_queue import DeadLetterQueue, FailedEvent
 from ringrift.coordination.wiring_audit import audit_wiring
 from ringrift.engine.ports import EventLog, LogRecord
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.audit import AuditEntry, audit_entries, audit_summary, read_last_seen
 from ringrift.events.catalog.names import delivered_as, is_canonical
 from ringrift.events.catalog.table import CATALOG
-from ringrift.events.dead_letters import DeadLetterQueue, FailedEvent
 from ringrift.events.event import decode_body
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
@@ -30,7 +30,7 @@ from ringrift.settings import get_settings
 
 
 ALL = "all"
-LISTED = 200
+LISTED = 200  # the newest; the count below tells how many there are
 
 one_or_all = click.argument("letter", help="A letter's id, its first characters, or 'all'.")
 
@@ -116,6 +116,7 @@ def _find(queue: DeadLetterQueue | None, letter: str) -> FailedEvent:
     exact = None if queue is None else queue.get_event(letter)
     if exact is not None:
         return exact
+    # No search by prefix in the store: letters are few, and people look for one seldom.
     known = [] if queue is None else queue.get_failed_events(1_000_000, include_abandoned=True)
     matches = [row["event_id"] for row in known if row["event_id"].startswith(letter)]
     if len(matches) != 1 or queue is None:
@@ -132,8 +133,8 @@ def _chosen(queue: DeadLetterQueue | None, letter: str) -> list[FailedEvent]:
     return [] if queue is None else queue.get_pending_events(limit=1_000_000)
 
 
-BATCH = 500
-WAIT_S = 30.0
+BATCH = 500  # records held in memory at a time, however far back one begins
+WAIT_S = 30.0  # then it looks again by itself, in case a wake-up got lost
 EXIT_FAULTS = 1
 AUDIT_COLUMNS = ("state", "event", "last sent", "last received", "why")
 NOT_NEGATIVE = click.FloatRange(min=0)
@@ -168,6 +169,7 @@ def tail(event_types: tuple[str, ...], since: float, follow: bool, as_json: bool
 def audit(everything: bool, as_json: bool) -> None:
     """Check that every event has a sender and a hearer, and when it was last seen in the data folder."""
     with plain_errors():
+        # The wiring can be checked without a run; only the times come from one.
         seen = ask_engine(lambda engine: read_last_seen(engine.kv)) if has_run() else {}
         report = audit_wiring(seen)
     if as_json:
@@ -212,6 +214,8 @@ async def _records(
 ) -> AsyncGenerator[LogRecord, None]:
     after = await log.seq_at(since_s=runtime.now_s() - since_s)
     while True:
+        # Taken before reading, so that nothing that comes meanwhile is skipped. With a filter the position
+        # then moves on to it, or waiting would return at once for ever.
         last = (await log.bounds()).last
         while batch := await log.read(after=after, limit=BATCH, types=types):
             for record in batch:
@@ -225,6 +229,7 @@ async def _records(
 
 def _as_line(record: LogRecord) -> str:
     body = decode_body(record)
+    # milliseconds are enough to tell the order
     moment = datetime.fromtimestamp(record.appended_s, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
     payload: dict[str, Any] = body.get("payload") or {}
     fields = "  ".join(f"{key}={_short(value)}" for key, value in payload.items())

@@ -19,6 +19,7 @@ GAP = 2  # between columns
 
 
 def console() -> Console:
+    # No highlighting of numbers and paths, no breaking of lines: output may be read by a program, too.
     return Console(highlight=False, soft_wrap=True)
 
 
@@ -26,10 +27,11 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     """A table as wide as the terminal. With *cut*, each row is one line, and that column gives way."""
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     widths = [max(map(len, cells)) for cells in zip(columns, *rows, strict=True)]
+    # What is too much or too little is given to the one column that may be cut.
     spare = console().width - sum(widths) - GAP * (len(columns) - 1)
     for column, width in zip(columns, widths, strict=True):
         if not cut:
-            table.add_column(column, overflow="fold")
+            table.add_column(column, overflow="fold")  # nothing of an error or a path is lost
         elif column == cut:
             given = max(len(column), min(width, width + spare))
             table.add_column(column, no_wrap=True, overflow="ellipsis", width=given)
@@ -51,7 +53,7 @@ STAGE_TITLES = {
     "evaluate": "Evaluate",
 }
 UNITS = {"selfplay": "games", "validate": "games", "evaluate": "games", "export": "rows", "train": "rows"}
-DIGEST_CHARS = 10
+DIGEST_CHARS = 10  # 40 bits: no two files of a run begin alike
 NOTHING = "-"
 
 
@@ -70,6 +72,7 @@ def duration(seconds: float | None) -> str:
     """5 s, 3 min 10 s, 2 h 5 min, 3 d 4 h."""
     if seconds is None:
         return NOTHING
+    # Clocks of two processes differ a little: what has just begun has not begun in the future.
     whole = max(0, round(seconds))
     for large, small, size, names in (
         (86_400, 3_600, 86_400, ("d", "h")),
@@ -100,6 +103,7 @@ def money(value: float | None) -> str:
     """Two digits that say something, for the price of one game as for that of a week."""
     if value is None:
         return NOTHING
+    # digits behind the point until two of them count
     places = 2 if value == 0 or value >= 1 else min(8, 1 - math.floor(math.log10(value)))
     return f"{value:.{places}f}"
 
@@ -134,6 +138,7 @@ _UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 def parse_duration(text: str, *, option: str = "--for") -> float:
     """Return the seconds of `90s`, `10m`, `2h`, `1d` or a plain number of seconds."""
     found = _DURATION.fullmatch(text.strip())
+    # No time at all is more likely a slip than a wish.
     if found is None or float(found["number"]) == 0:
         raise ConfigError(f"{option} is {text!r}; it must be a time such as 90s, 10m, 2h or 1d")
     return float(found["number"]) * _UNITS_S[found["unit"]]

@@ -15,7 +15,7 @@ from ringrift.files import make_folders, open_file, rename_file
 from ringrift.redaction import hide_secrets
 from ringrift.runtime import LogStderr, prepare_line
 
-LOG_BYTES_MAX = 10_000_000
+LOG_BYTES_MAX = 10_000_000  # days of a run; with its predecessor twice that
 
 
 def log_to_stderr(level: int = logging.WARNING) -> None:
@@ -62,6 +62,7 @@ class BoundedFile:
         self._file.close()
 
     def _open(self) -> BinaryIO:
+        # Without a buffer: the last lines before a kill are those one looks for.
         return os.fdopen(open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab", buffering=0)
 
 
@@ -73,10 +74,11 @@ def _configure(level: int, file: LogStderr | BoundedFile, renderer: structlog.ty
             structlog.processors.TimeStamper(fmt="iso"),
             prepare_line,
             structlog.processors.format_exc_info,
-            hide_secrets,
+            hide_secrets,  # after tracebacks became text, which may hold one, too
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", file)),
+        # Modules take their logger when they are loaded, which may be before this is called.
         cache_logger_on_first_use=False,
     )

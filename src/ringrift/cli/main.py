@@ -17,7 +17,7 @@ from ringrift.setting_kinds import is_plain_text
 
 LOGGING = "ringrift.cli.logs:log_to_stderr"
 SHOWN_MAX = 200  # of a word that a person typed, in what is said of it
-MESSAGE_MAX = 1_000
+MESSAGE_MAX = 1_000  # one that quotes a whole file is cut
 EXIT_INTERRUPTED = 130  # as shells tell it of a program that Ctrl-C ended
 
 
@@ -50,6 +50,7 @@ class OnDemandGroup(click.Group):
         self._places = places
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (of the interface)
+        # Of the table alone: help and completion must not load twenty modules.
         return list(self._places)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
@@ -59,6 +60,7 @@ class OnDemandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Asked before click does, which would load every command to list those there are.
         if args and args[0] not in self._places and not args[0].startswith("-"):
             raise click.exceptions.NoSuchCommand(args[0], possibilities=list(self._places), ctx=ctx)
         return super().resolve_command(ctx, args)
@@ -73,6 +75,7 @@ class OnDemandGroup(click.Group):
         words = list(sys.argv[1:] if args is None else args)
         try:
             _check_words(words)
+            # Click's own way of ending prints usage in several lines and hides what `main` returned.
             answer = super().main(words, standalone_mode=False, **extra)
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message(), err=True)
@@ -136,7 +139,7 @@ COMMANDS = {
     "replay": Place(
         "ringrift.cli.learning.decisions:replay_command", "Whether every decision follows from the facts."
     ),
-    "report": Place("ringrift.cli.learning.report:report", "The run so far as one file to keep or send."),
+    "report": Place("ringrift.cli.learning.models:report", "The run so far as one file to keep or send."),
     "queue": Place("ringrift.cli.control:queue", "The work that waits, runs and failed for good."),
     "tune": Place("ringrift.cli.learning.tune:tune", "Search for better parameters of training."),
     "data": Place("ringrift.cli.data.commands:data", "Files and their copies: list, verify, sync, back up."),

@@ -57,6 +57,7 @@ def daemons(context: click.Context, available: bool, as_json: bool) -> None:
         status = running_status()
         runs = status is not None or is_master_loop_running()
         asked = ask_engine(lambda engine: DaemonRequests(engine.kv).all()) if has_run() else {}
+        # Without an answer of a live run nothing is known; without a run, all of them are stopped.
         unseen = UNKNOWN if runs else STOPPED
         left_out = _left_out() if runs else {}
         rows = [_daemon_row(spec, status, asked, left_out, unseen=unseen) for spec in product_registry()]
@@ -109,6 +110,7 @@ def restart(name: str, reason: str, as_json: bool) -> None:
 def _ask_for(want: DaemonVerb, name: str, reason: str, *, as_json: bool) -> None:
     with plain_errors():
         daemon = require_daemon(name)
+        # Refused here, since a stored request for what is not built would wait for ever.
         if unavailable := product_registry()[DaemonType(daemon)].unavailable_reason:
             raise ConfigError(f"{daemon} cannot be asked to {want}: {unavailable}")
         runs = is_master_loop_running()
@@ -142,6 +144,7 @@ async def _request(engine: Engine, request: DaemonRequest, *, runs: bool) -> Dae
         async with asyncio.timeout(ANSWER_S_MAX):
             while True:
                 found = await requests.get(request.daemon)
+                # A later request of somebody else took its place: theirs is what is answered now.
                 if found is None or found.at_s != request.at_s or found.done_s is not None:
                     return request if found is None else found
                 await runtime.sleep(LOOK_EVERY_S)
@@ -244,6 +247,7 @@ def set_aside(worker: str, reason: str, as_json: bool) -> None:
     with plain_errors():
         _require_reason(reason)
         now_s = system_runtime().now_s()
+        # Also by hand only for a time: somebody who forgets it must not lose a worker for good.
         until_s = now_s + configured_rules(get_settings()).set_aside_s
         asked = WorkerSetAside(at_s=now_s, worker=worker, reason=reason, until_s=until_s, by=BY_PERSON)
         done = ask_engine(lambda engine: _make_fact(engine, asked))
@@ -291,6 +295,7 @@ async def _make_fact(engine: Engine, asked: Request) -> bool:
     """Ask for it in every config; return whether it is a fact now."""
     runtime, requests = system_runtime(), StandingRequests(engine.kv)
     states = await read_states(engine.kv, None)
+    # A misspelt name would be kept as a fact for ever.
     await require_worker(engine.kv, states, asked.worker)
     if not any(changes_standing(state, asked, runtime.now_s()) for state in states):
         is_aside = isinstance(asked, WorkerSetAside)
@@ -301,6 +306,8 @@ async def _make_fact(engine: Engine, asked: Request) -> bool:
         for each in await waiting.waiting(config):
             if changes_standing(ledger.state, each, runtime.now_s()):
                 await ledger.append(msgspec.structs.replace(each, at_s=runtime.now_s()))
+            # After the fact is written: a crash between the two repeats a request, which then changes
+            # nothing.
             await waiting.remove(config, each)
 
     configs = [state.config for state in states]

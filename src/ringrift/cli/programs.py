@@ -53,6 +53,7 @@ def run_job(arguments: list[str]) -> int:
     with plain_errors():
         if find_spec("numba") is None:
             raise ConfigError("jobs need the rules and the learner: pip install 'ringrift[train]'")
+    # This interpreter, so that the job has the same packages, whatever PATH says.
     return run_through([sys.executable, "-m", "ringrift.jobs", *arguments])
 
 
@@ -63,6 +64,8 @@ def run_through(argv: list[str]) -> int:
     def pass_on(number: int, _frame: FrameType | None) -> None:
         child.send_signal(number)
 
+    # Ctrl-C reaches the whole group, a signal from elsewhere only us: the job must get either and end its
+    # own way.
     before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
     try:
         code = child.wait()
@@ -109,7 +112,7 @@ def perft(config: str, depth: int, as_json: bool) -> None:
 )
 def check_trace(files: tuple[Path, ...]) -> None:
     """Play recorded games again; ends with 0 only if every legal set and every state agrees."""
-    _run_tool("check-trace", "--", *(str(path) for path in files))
+    _run_tool("check-trace", "--", *(str(path) for path in files))  # a name of a file may begin with a dash
 
 
 @game.command("show")
@@ -125,6 +128,7 @@ def show(
 ) -> None:
     """Draw a position: the start, or what a state file, moves and random moves lead to."""
     given = () if state is None else ("--state", str(state))
+    # With an equals sign, because moves may begin with a dash or be empty.
     steps = (f"--moves={moves}", "--random", str(random), "--seed", str(seed))
     _run_tool("show", "--config", config, *given, *steps, *_flag("--legal", legal), *_flag("--json", as_json))
 

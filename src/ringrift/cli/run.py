@@ -33,32 +33,30 @@ from ringrift.control.run_options import (
     RunOptions,
     check_learning_libraries,
     current_choice,
-    get_run_options,
     parse_configs,
     parse_workers,
-    set_run_options,
 )
+from ringrift.coordination.event_router import get_router
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import PROFILES
 from ringrift.daemons.types import DaemonState
 from ringrift.engine.opening import close_data_folder, get_engine
 from ringrift.errors import ConfigError, RingRiftError, StorageFull
-from ringrift.events.router import get_router
 from ringrift.files import full_disk, open_private, private_umask, remove_file
 from ringrift.learning.run_status import RunStatus
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.web.address import read_address
-from ringrift.web.run_reader import RunReader
+from ringrift.web.snapshot import RunReader
 
 # What `ringrift run` shows: a live picture at a terminal, log lines elsewhere.
 
 
 log = structlog.get_logger()
 
-EVENTS_SHOWN = 8
+EVENTS_SHOWN = 8  # as many lines as the other half of the view has
 FIELDS_SHOWN = 4
-SUMMARY_EVERY_S = 30.0
+SUMMARY_EVERY_S = 30.0  # often enough to see that it lives, seldom enough for a log that is kept
 LINK_TEXT = "the live page, with the key to act; good once (`ringrift link` prints another):"
 BORDER_CHARS, BORDER_LINES = 4, 6
 _COLOURS = {
@@ -254,7 +252,7 @@ PROFILE_HELP = f"Which daemons to run: {', '.join(PROFILES)}."
 
 @click.command()
 @click.option("--configs", help="Configs to learn, such as square8_2p,hex8_2p; else those of before.")
-@click.option("--workers", type=int, metavar="N", help="Jobs at a time; one a core if not given.")
+@click.option("--workers", type=int, metavar="N", help="Jobs at a time; one a core if not given; 0: none.")
 @click.option("--for", "duration", metavar="TIME", help="Stop after this time: 90s, 10m, 2h.")
 @on_data_folder
 @click.option("--profile", default="standard", show_default=True, help=PROFILE_HELP)
@@ -275,19 +273,19 @@ def run(
         limit_s = None if duration is None else parse_duration(duration)
         _check_profile(profile)
         live = not plain and console().is_terminal
-        set_run_options(
-            RunOptions(
-                configs=None if configs is None else parse_configs(configs),
-                workers=None if workers is None else parse_workers(workers),
-                open_browser=not no_open and live and has_display(os.environ),
-                begin_anew=begin_anew,
-            )
+        options = RunOptions(
+            configs=None if configs is None else parse_configs(configs),
+            workers=None if workers is None else parse_workers(workers),
+            open_browser=not no_open and live and has_display(os.environ),
+            begin_anew=begin_anew,
         )
         settings, runtime = get_settings(), system_runtime()
         check_data_folder()
         os.umask(private_umask(settings.data_dir))  # for all that it starts, too
+        # Before anything is written: a folder of an earlier version may be open to all.
         close_data_folder(settings)
-        check_learning_libraries(settings)
+        # Asked now: the first job would fail a minute later, in another process, with a traceback.
+        check_learning_libraries(settings, workers=workers)
         with ExitStack() as stack:
             if live:
                 log_path = settings.data_dir / "logs" / "control.log"
@@ -298,7 +296,7 @@ def run(
             else:
                 log_to_stderr(logging.INFO)
                 view = PlainView(runtime)
-            asyncio.run(run_with_view(profile, view, limit_s=limit_s, runtime=runtime))
+            asyncio.run(run_with_view(profile, view, options, limit_s=limit_s, runtime=runtime))
             view.stopped()
         if full_disk().is_met:
             raise StorageFull(
@@ -314,12 +312,15 @@ def _check_profile(profile: str) -> None:
 
 def has_display(environ: Mapping[str, str]) -> bool:
     """Whether a browser would open in front of whoever sits at this terminal."""
+    # A display that is forwarded would open a browser on the far machine, slowly.
     if environ.get("SSH_CONNECTION"):
         return False
     return sys.platform == "darwin" or bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
-async def run_with_view(profile: str, view: View, *, limit_s: float | None, runtime: Runtime) -> None:
+async def run_with_view(
+    profile: str, view: View, options: RunOptions, *, limit_s: float | None, runtime: Runtime
+) -> None:
     """Run the control process until a signal or the time limit, and show how it is."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -328,28 +329,35 @@ async def run_with_view(profile: str, view: View, *, limit_s: float | None, runt
     started: asyncio.Future[Started] = loop.create_future()
     try:
         async with asyncio.TaskGroup() as group:
-            control = group.create_task(_control(profile, stop, started))
-            company = [group.create_task(_show(view, started, stop, runtime))]
+            control = group.create_task(_control(profile, options, stop, started))
+            company = [group.create_task(_show(view, started, stop, runtime, open_page=options.open_browser))]
             if limit_s is not None:
                 company.append(group.create_task(_stop_after(stop, limit_s, runtime)))
+            # The control process decides when it is over; view and timer only keep it company.
             control.add_done_callback(lambda _: [task.cancel() for task in company])
     except ExceptionGroup as failures:
         ours, others = failures.split(RingRiftError)
         if ours is None or others is not None:
             raise
+        # One error in words is what the user can act on; others of the same cause repeat it.
         raise ours.exceptions[0] from None
 
 
-async def _control(profile: str, stop: asyncio.Event, started: asyncio.Future[Started]) -> None:
-    await run_control_process(profile=profile, stop=stop, on_started=started.set_result)
+async def _control(
+    profile: str, options: RunOptions, stop: asyncio.Event, started: asyncio.Future[Started]
+) -> None:
+    await run_control_process(profile=profile, stop=stop, on_started=started.set_result, options=options)
 
 
-async def _show(view: View, started: asyncio.Future[Started], stop: asyncio.Event, runtime: Runtime) -> None:
+async def _show(
+    view: View, started: asyncio.Future[Started], stop: asyncio.Event, runtime: Runtime, *, open_page: bool
+) -> None:
     view.starting()
     news = await started
+    # In a thread, because asking over HTTP blocks.
     link = await asyncio.to_thread(_link)
     view.started(news, link)
-    if link is not None and get_run_options().open_browser:
+    if link is not None and open_page:
         await asyncio.to_thread(_open_page, link)
     reader, kv, next_s = RunReader(), (await get_engine()).kv, 0.0
     while not stop.is_set():
@@ -376,7 +384,7 @@ def _open_page(link: str) -> None:
     """Have a browser open a file that leads on: other users can read its command line, but not the file."""
     path = get_settings().data_dir / LINK_FILE
     try:
-        remove_file(path)
+        remove_file(path)  # one of an earlier run; its code is used up
         with os.fdopen(
             open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w", encoding="utf-8"
         ) as file:

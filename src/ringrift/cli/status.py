@@ -40,12 +40,15 @@ def status(as_json: bool) -> None:
         if has_run():
             config = SqliteConfig.from_settings(settings)
             value, now_s = read_committed(config, STATUS_KEY)
+            # A database put back from an old copy reads well; only the mark beside it knows that more was
+            # there.
             damage = damage_seen(settings.data_dir, revision=read_committed_revision(config, MARKED_KEY))
             waiting = not_started(config) if value is None else {}
         else:
             check_not_lost(settings)
         told = None if value is None else decode_run_status(value)
         loop = read_master_loop()
+        # its file outlives a process that was killed
         loop = loop if loop is not None and loop.is_alive else None
         address = read_address(settings.coordination_dir)
     if as_json:
@@ -81,11 +84,12 @@ def document(
     """What programs get: the status, and whether it is of now."""
     fields: dict[str, Any] = {"configs": {}} if told is None else msgspec.to_builtins(told)
     if loop is None:
-        fields["state"] = "stopped"
+        fields["state"] = "stopped"  # a process that was killed could not say so
     return {
         "running": loop is not None,
         "pid": None if loop is None else loop.pid,
         "page": None if address is None else address.url,
+        # a clock that was set back gives no age below 0
         "age_s": None if told is None else max(0.0, now_s - told.at_s),
         **fields,
     }

@@ -92,6 +92,7 @@ class ControlLease:
         self._config = LeaseConfig(lease_s=lease_s, renew_s=lease_s / RENEWALS_IN_A_LEASE)
         self._lease = NamedLease(kv, runtime, NAME, holder=record, config=self._config)
         self._token = 0
+        self.before: ControlHolder | None = None  # who controlled last, once this one has taken control
         self._refusal: LeaseLost | None = None
         self._looking: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
         self.on_proved: Callable[[], None] | None = None  # called whenever `keep` found the lease its own
@@ -117,6 +118,7 @@ class ControlLease:
             await self._take_lease(locked=locked)
             if not locked and not await self._is_holder_stopped():
                 await self._wait_for_folder()
+            self.before = await control_holder(self._kv)
             record = msgspec.json.encode(self.me)
             only_if = WriteGuard(lease_key(NAME), self._lease.token)
             self._token = await self._kv.put(TOKEN_KEY, record, guard=only_if)

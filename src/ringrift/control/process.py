@@ -16,15 +16,17 @@ import msgspec
 import structlog
 
 from ringrift.control.lease import ControlLease, check_folder_is_free
-from ringrift.control.run_options import get_run_options, settle_run_options
+from ringrift.control.run_options import RunOptions, settle_run_options
 from ringrift.coordination.coordination_bootstrap import (
     SYSTEM_HEALTH,
     get_system_health,
     shutdown_all_coordinators,
     start_coordination,
 )
+from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
-from ringrift.daemons.manager import DaemonManager, get_daemon_manager
+from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import RequestCarrier
 from ringrift.daemons.types import DaemonType
 from ringrift.data.plane import close_data_plane
@@ -34,14 +36,14 @@ from ringrift.engine.opening import close_engine, get_engine, shared_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.run_reports import REPORT_KEY, ControlHere, RunReport, reported_getters
 from ringrift.errors import RingRiftError
-from ringrift.events.router import get_router
 from ringrift.health.isolation import attempt
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.store_check import require_sound_database, require_whole_store, set_run_aside
 from ringrift.process import process_scope
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime, first_of, result_before, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.status import HealthCheckResult
+from ringrift.task_owner import TaskOwner
 from ringrift.work.stages import get_stage_members, why_not_planning
 from ringrift.work.worker.local import LocalWorker, local_workers
 
@@ -51,6 +53,7 @@ from ringrift.work.worker.local import LocalWorker, local_workers
 log = structlog.get_logger()
 
 EVERY_S = 5.0
+TURN_S = 0.005  # of questions at a time
 END_S_MAX = 5.0
 
 
@@ -90,13 +93,16 @@ class ReportWriter:
         found: dict[str, Any] = {}
         # Daemons leave the scope as they end, and their last numbers are to be told as well.
         self._things |= {type(thing): thing for thing in process_scope().instances()}
+        since_s = self._runtime.monotonic_s()
         for thing in self._things.values():
             for question in reported_getters(thing):
                 if question.waits:
                     await asyncio.to_thread(self._ask, found, question.name, question.ask)
                 else:
                     self._ask(found, question.name, question.ask)
-            await self._runtime.sleep(0)  # the loop belongs to others as well
+            if self._runtime.monotonic_s() - since_s >= TURN_S:
+                await self._runtime.sleep(0)  # the loop belongs to others as well
+                since_s = self._runtime.monotonic_s()
         # It asks coordinators that ask the store.
         await asyncio.to_thread(self._ask, found, SYSTEM_HEALTH, get_system_health)
         return found
@@ -128,8 +134,10 @@ def _json(value: Any) -> bytes:
 
 
 CONTROL_NAME = "control"
+NOTHING_ASKED = RunOptions()
 SHUTDOWN_S_MAX = 30.0
-CANCEL_S_MAX = 1.0
+CANCEL_S_MAX = 10.0
+WORKERS_S_MAX = 60.0  # beyond the time that jobs get to seal what they have; a worker bounds both itself
 
 T = TypeVar("T")
 
@@ -145,7 +153,11 @@ class Started:
 
 
 async def run_control_process(
-    *, profile: str, stop: asyncio.Event, on_started: Callable[[Started], None]
+    *,
+    profile: str,
+    stop: asyncio.Event,
+    on_started: Callable[[Started], None],
+    options: RunOptions = NOTHING_ASKED,
 ) -> None:
     """Run the daemons of *profile* until *stop* is set.
 
@@ -154,11 +166,11 @@ async def run_control_process(
     """
     async with AsyncExitStack() as stack:
         _be_known_as_control()
-        engine, lease, keeping = await _take_control(stack, profile)
+        engine, lease, keeping = await _take_control(stack, profile, begin_anew=options.begin_anew)
         stack.push_async_callback(close_data_plane)
         reports = ReportWriter(engine.kv, system_runtime())
         stack.push_async_callback(reports.end)
-        choice = await settle_run_options(engine.kv)
+        choice = await settle_run_options(engine.kv, options)
         router = get_router()
         await router.start()
         stack.push_async_callback(router.stop)
@@ -174,11 +186,13 @@ async def run_control_process(
         if results is None:
             return
         members.complete()
-        serving = asyncio.create_task(_together(requests.run(), reports.run()), name="requests and reports")
-        stack.push_async_callback(_end, [serving])
-        local = _workers(choice.workers, lease)
-        workers = [asyncio.create_task(worker.run()) for worker in local]
-        stack.push_async_callback(_end, workers)
+        _tell_elected(lease)
+        serving = TaskOwner("requests and reports")
+        stack.push_async_callback(_end, serving, CANCEL_S_MAX)
+        workers = TaskOwner("local workers")
+        stack.push_async_callback(_end, workers, get_settings().job_grace_period + WORKERS_S_MAX)
+        kept = [keeping, serving.create_task(requests.run()), serving.create_task(reports.run())]
+        kept += [workers.create_task(worker.run()) for worker in _workers(choice.workers, lease)]
         on_started(
             Started(
                 manager,
@@ -187,18 +201,37 @@ async def run_control_process(
                 status,
             )
         )
-        await _until_over(stop, [keeping, serving, *workers])
+        # There is no time limit to a run. An error of what is kept running is raised as that ends.
+        await first_of(stop.wait(), asyncio.wait(kept, return_when=asyncio.FIRST_COMPLETED))
+        if keeping.done() and not keeping.cancelled():
+            await _tell_lost(lease, str(keeping.exception()))
+
+
+def _tell_elected(lease: ControlLease) -> None:
+    """This process has found its store whole and leads by its lease; whoever follows the leader looks."""
+    me, term, router = get_settings().node_name or lease.me.host, lease.guard.revision, get_router()
+    validated = {"node_id": me, "epoch": term, "valid": True}
+    router.publish_sync("STARTUP_STATE_VALIDATED", validated, CONTROL_NAME)
+    before = {} if lease.before is None else {"previous_leader": lease.before.host}
+    router.publish_sync("LEADER_ELECTED", {"leader_id": me, "term": term, **before}, CONTROL_NAME)
+
+
+async def _tell_lost(lease: ControlLease, reason: str) -> None:
+    """Inside this process only: it may write nothing more, and others see who leads by the lease."""
+    me = get_settings().node_name or lease.me.host
+    lost = {"old_leader_id": me, "reason": reason, "term": lease.guard.revision}
+    await get_router().publish("LEADER_LOST", lost, CONTROL_NAME, route_to_cross_process=False)
 
 
 async def _take_control(
-    stack: AsyncExitStack, profile: str
+    stack: AsyncExitStack, profile: str, *, begin_anew: bool
 ) -> tuple[Engine, ControlLease, asyncio.Task[None]]:
     """Open the engine as the one that controls it; also returns the task that ends when control is lost."""
     settings, runtime = get_settings(), system_runtime()
     guard = MasterLoopGuard(profile=profile)
     stack.callback(guard.release)
-    check_folder_is_free(guard, to_begin_anew=get_run_options().begin_anew)
-    if get_run_options().begin_anew:
+    check_folder_is_free(guard, to_begin_anew=begin_anew)
+    if begin_anew:
         await asyncio.to_thread(set_run_aside, settings, runtime.now_s())
     await asyncio.to_thread(check_not_lost, settings)
     engine = await get_engine()
@@ -206,8 +239,9 @@ async def _take_control(
     lease = ControlLease(engine, runtime, guard)
     await lease.take()
     stack.push_async_callback(lease.release)
-    keeping = asyncio.create_task(lease.keep(), name="control lease")
-    stack.push_async_callback(_end, [keeping])
+    keeper = TaskOwner("control lease")
+    stack.push_async_callback(_end, keeper, CANCEL_S_MAX)
+    keeping = keeper.create_task(lease.keep())
     # Whatever this process writes from here on carries the token.
     engine = fenced(engine, lease.guard, on_lost=lease.note_refusal, exchanged=lease.exchanged)
     shared_engine().put(engine)
@@ -220,13 +254,10 @@ async def _take_control(
     return engine, lease, keeping
 
 
-async def _together(*work: Coroutine[Any, Any, None]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for each in work:
-            group.create_task(each)
-
-
 def _workers(slots: int, lease: ControlLease) -> list[LocalWorker]:
+    """None for a run whose work is done elsewhere, or by programs that tell of their files with events."""
+    if not slots:
+        return []
     settings = get_settings()
     return local_workers(
         system_runtime(),
@@ -238,42 +269,17 @@ def _workers(slots: int, lease: ControlLease) -> list[LocalWorker]:
     )
 
 
-async def _until_over(stop: asyncio.Event, kept: list[asyncio.Task[None]]) -> None:
-    """Until the user's request, the task's cancellation, the loss of control, or an error of a local worker.
-
-    There is no time limit to a run; `_end` raises the error.
-    """
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({stopping, *kept}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        stopping.cancel()
-        await asyncio.wait({stopping})
-
-
-async def _end(workers: list[asyncio.Task[None]]) -> None:
-    """Let the jobs seal what they have; the workers bound the time for that themselves."""
-    for worker in workers:
-        worker.cancel()
-    await asyncio.wait(workers)
-    for worker in workers:
-        if not worker.cancelled() and (error := worker.exception()) is not None:
-            raise error
+async def _end(tasks: TaskOwner, timeout_s: float) -> None:
+    """Whoever made the run reads of what ended it."""
+    for error in await tasks.stop(timeout_s):
+        raise error
 
 
 async def _unless_stopped(
     starting: Coroutine[Any, Any, T], stop: asyncio.Event, keeping: asyncio.Task[None]
 ) -> T | None:
     """Wait for a start, but not beyond a request to stop or the loss of control; None if that came first."""
-    start = asyncio.ensure_future(starting)
-    both = (start, asyncio.ensure_future(stop.wait()))
-    try:
-        await asyncio.wait((*both, keeping), return_when=asyncio.FIRST_COMPLETED)
-        return start.result() if start.done() else None
-    finally:
-        for task in both:
-            task.cancel()
-        await asyncio.wait(both, timeout=CANCEL_S_MAX)
+    return await result_before(starting, stop.wait(), asyncio.wait({keeping}))
 
 
 def _be_known_as_control() -> None:

@@ -1,7 +1,7 @@
 """What a run was asked to do, and what it does where nothing was asked.
 
-`ringrift run` leaves its options here; the control process settles them once its engine is open, because a
-run that goes on does so with the configs it had.
+`ringrift run` hands its options to the control process, which settles them once its engine is open, because
+a run that goes on does so with the configs it had.
 """
 
 from __future__ import annotations
@@ -40,18 +40,8 @@ class RunOptions:
     begin_anew: bool = False  # set aside what a run left in the folder
 
 
-def set_run_options(options: RunOptions) -> None:
-    process_scope().put(RunOptions, options)
-
-
-def get_run_options() -> RunOptions:
-    """The options of this process; none were asked unless somebody set them."""
-    return process_scope().get(RunOptions, RunOptions)
-
-
-async def settle_run_options(kv: KeyValue, options: RunOptions | None = None) -> RunChoice:
+async def settle_run_options(kv: KeyValue, asked: RunOptions) -> RunChoice:
     """Choose what was left open, remember the configs for the next start, and tell this process."""
-    asked = options or get_run_options()
     configs, configs_why = asked.configs, "as asked"
     if configs is None:
         before = await read_run_choice(kv)
@@ -93,8 +83,8 @@ def parse_configs(text: str) -> tuple[str, ...]:
 
 
 def parse_workers(count: int) -> int:
-    if not 1 <= count <= WORKERS_MAX:
-        raise ConfigError(f"--workers is {count}; it must be from 1 to {WORKERS_MAX}")
+    if not 0 <= count <= WORKERS_MAX:
+        raise ConfigError(f"--workers is {count}; it must be from 0 to {WORKERS_MAX}")
     return count
 
 
@@ -130,10 +120,13 @@ OWN_KINDS = ("selfplay", "validate", "export", "train", "evaluate")
 
 
 def check_learning_libraries(
-    settings: Settings, *, is_there: Callable[[str], bool] = lambda name: find_spec(name) is not None
+    settings: Settings,
+    *,
+    workers: int | None = None,
+    is_there: Callable[[str], bool] = lambda name: find_spec(name) is not None,
 ) -> None:
-    """Raise `ConfigError` if a kind of job that is ours lacks what it imports."""
-    ours = [kind for kind in OWN_KINDS if not settings.job(kind).command]
+    """Raise `ConfigError` if a kind of job that is ours lacks what it imports; with 0 *workers* none is."""
+    ours = [kind for kind in OWN_KINDS if workers != 0 and not settings.job(kind).command]
     missing = [name for name in LIBRARIES if ours and not is_there(name)]
     if missing:
         raise ConfigError(

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from ringrift.coordination.event_router import get_router
 from ringrift.engine.run_reports import reported
 from ringrift.events.event import RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.state import ConfigState
@@ -115,11 +115,6 @@ class AutoExportDaemon(StageDaemon):
 
     async def _run_cycle(self) -> None:
         self.states = {config: export_state(each.state) for config, each in self._situations.all().items()}
-
-    def get_export_state(self, config_key: str) -> ExportState | None:
-        """Return the exports of *config_key*; None if no run of it is open in this process."""
-        situation = self._situations.get(config_key)
-        return None if situation is None else export_state(situation.state)
 
     @reported
     def get_status(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.job_announcements import blob_path
 from ringrift.learning.judging.promotion import ROLLBACK, PromotionJudgement, PromotionRules, judge
-from ringrift.learning.models import ChampionFiles
+from ringrift.learning.models import MODELS_FOLDER, ChampionFiles
 from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rechecked_since, under_judgement
 from ringrift.learning.plan.recall import previous_champion
 from ringrift.learning.run_status import Curve
@@ -40,7 +40,6 @@ log = structlog.get_logger()
 
 INTERVAL_S = 60.0
 COOLDOWN_S = 300.0
-MODELS_FOLDER = "models"
 NEWS_MAX = 100
 # A regression this small is noise as often as not; the test would only repeat what it said.
 _MILD = frozenset({"none", "minor"})

@@ -6,15 +6,15 @@ from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.task_lifecycle_coordinator import (
     TaskLifecycleCoordinator,
     get_task_lifecycle_coordinator,
 )
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Engine
 from ringrift.events.event import RouterEvent
 from ringrift.events.handlers import HandlerBase
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
@@ -155,7 +155,7 @@ class WorkQueueMonitorDaemon(HandlerBase):
     def __init__(
         self,
         *,
-        engine: Callable[[], Awaitable[Engine]] = get_engine,
+        engine: Callable[[], Awaitable[Engine]] = engine_on_demand,
         lifecycle: TaskLifecycleCoordinator | None = None,
         book: DurationStore | None = None,
         resources: Callable[[], Awaitable[NodeResources]] | None = None,

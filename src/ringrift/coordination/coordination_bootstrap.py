@@ -17,6 +17,8 @@ from ringrift.coordination.coordinator_dependencies import (
     order,
 )
 from ringrift.coordination.coordinator_persistence import get_snapshot_coordinator
+from ringrift.coordination.event_router import get_router
+from ringrift.coordination.handler_resilience import get_handler_metrics
 from ringrift.coordination.initializer import (
     BootstrapOptions,
     Ending,
@@ -31,8 +33,6 @@ from ringrift.engine.arguments import check_seconds
 from ringrift.engine.limits import LEASE_S_MIN, WAIT_S_MAX
 from ringrift.engine.run_reports import ControlHere, read_report, unknown
 from ringrift.errors import ConfigError
-from ringrift.events.resilience import get_handler_metrics
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.isolation import attempt
 from ringrift.learning.pipeline import PipelineConfig

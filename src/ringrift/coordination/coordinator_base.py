@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from ringrift.errors import ConfigError
+from ringrift.health.isolation import OVERRAN, end_within
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
@@ -21,7 +21,6 @@ log = structlog.get_logger()
 ERRORS_TOLERATED = 10
 ERROR_SHARE_TOLERATED = 0.1
 
-_OVERRAN = "did not end in time"
 _CANCEL_GRACE_S = 1.0
 _MAY_START = {CoordinatorStatus.READY, CoordinatorStatus.STOPPED, CoordinatorStatus.ERROR}
 _ACTIVE = {CoordinatorStatus.RUNNING, CoordinatorStatus.PAUSED, CoordinatorStatus.DEGRADED}
@@ -183,26 +182,11 @@ class CoordinatorRegistry(SingletonMixin):
         """End each within *timeout* seconds. Without force, the first that overruns ends the round."""
         outcome: dict[str, bool] = {}
         for name in self.shutdown_order():
-            problem = await _end_within(self._entries[name].coordinator.shutdown(), timeout)
+            ending = self._entries[name].coordinator.shutdown()
+            problem = await end_within(ending, timeout, grace_s=_CANCEL_GRACE_S)
             outcome[name] = not problem
             if problem:
                 log.error("coordinator.shutdown_failed", coordinator=name, error=problem)
-            if problem == _OVERRAN and not force_after_timeout:
+            if problem == OVERRAN and not force_after_timeout:
                 break
         return outcome
-
-
-async def _end_within(ending: Coroutine[Any, Any, Any], timeout_s: float) -> str:
-    """Return what went wrong, or an empty text."""
-    task = asyncio.ensure_future(ending)
-    try:
-        await asyncio.wait({task}, timeout=timeout_s)
-        if task.done():
-            error = None if task.cancelled() else task.exception()
-            return "cancelled" if task.cancelled() else repr(error) if error else ""
-        task.cancel()
-        # A task may ignore its cancellation; after this nobody waits for it.
-        await asyncio.wait({task}, timeout=_CANCEL_GRACE_S)
-        return _OVERRAN
-    finally:
-        task.cancel()

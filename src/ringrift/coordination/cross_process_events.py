@@ -12,16 +12,16 @@ from typing import Any, TypeVar
 
 import structlog
 
+from ringrift.coordination.event_router import get_router
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.opening import get_engine, open_engine
+from ringrift.engine.opening import engine_on_demand, open_engine
 from ringrift.engine.ports import CursorKey, Engine, EventLog, KeyValue, LogEvent, LogRecord, Position
 from ringrift.errors import RingRiftError, StorageFull, StorageReadOnly, Unavailable
 from ringrift.events.catalog.names import normalize_event_type
 from ringrift.events.dead_letter_queue import ProcessDeadLetters
 from ringrift.events.event import EventSource, RouterEvent, decode_body, from_log, to_log
 from ringrift.events.positions import LogConnection, process_log_connection
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import (
     Failure,
     FailureKind,
@@ -256,7 +256,7 @@ class CrossProcessEventQueue(SingletonMixin):
 
     async def _open(self) -> Engine:
         if self._path is None:
-            return await get_engine()
+            return await engine_on_demand()
         if self._engine is None:
             self._engine = await open_engine(self._settings, system_runtime())
         return self._engine

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from ringrift.daemons.manager import get_daemon_manager
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.daemons.types import DaemonInfo, DaemonType
 from ringrift.errors import ConfigError
 from ringrift.status import CoordinatorStatus, HealthCheckResult

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringrift.daemons.manager import get_daemon_manager
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.daemons.planning import Action, DaemonView, Do, Ended, Phase, Plan, plan
 from ringrift.daemons.types import DaemonState, DaemonType
 from ringrift.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ringrift.daemons.manager import get_daemon_manager
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.daemons.types import DaemonState, DaemonType
 from ringrift.errors import ConfigError
 

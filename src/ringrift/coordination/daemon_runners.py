@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from functools import cache
 
-from ringrift.daemons.manager import get_daemon_manager
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.daemons.registry import product_registry
 from ringrift.daemons.types import DaemonType, daemon_type_of
 from ringrift.errors import ConfigError, Unavailable

@@ -33,6 +33,7 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.status import HealthCheckResult
+from ringrift.task_owner import TaskOwner
 
 __all__ = [
     "EphemeralDataGuard",
@@ -375,6 +376,7 @@ class EphemeralDataGuard(WiredCoordinator):
         self._get_plane = get_plane or open_data_plane
         self._look_at_plane: Callable[[], Awaitable[DataPlane | None]] = get_plane or existing_data_plane
         self.rules = rules or EphemeralRules()
+        self._tasks = TaskOwner(NAME)
         self._saving: set[asyncio.Task[None]] = set()
 
     # --- what hosts say -------------------------------------------------------------------------------
@@ -467,7 +469,7 @@ class EphemeralDataGuard(WiredCoordinator):
             return
         if await at_risk(plane, host):
             why = f"it went away: {event.payload.get('reason', '')}"
-            task = asyncio.create_task(self._evacuate_quietly(host, why), name=f"evacuation:{host}")
+            task = self._tasks.create_task(self._evacuate_quietly(host, why), name=f"evacuation:{host}")
             self._saving.add(task)  # whoever told us does not wait for the transfers
             task.add_done_callback(self._saving.discard)
 
@@ -495,10 +497,8 @@ class EphemeralDataGuard(WiredCoordinator):
             if was_wired and (await self._get_plane()).this.ephemeral:
                 await self.leave()
         finally:
-            for task in set(self._saving):
-                task.cancel()
-            if self._saving:
-                await asyncio.wait(set(self._saving))
+            await self._tasks.stop(self.rules.evacuation_s)
+            self._tasks = TaskOwner(NAME)  # it may be wired again
 
     def wiring(self) -> ComponentWiring:
         return ComponentWiring(NAME, self.capability, self.emits, tuple(self._hears()))

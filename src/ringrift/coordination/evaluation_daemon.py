@@ -32,7 +32,7 @@ from ringrift.learning.run_status import Curve
 from ringrift.learning.situation import RunAnswers, Situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
-from ringrift.statistics.sprt import expected_score
+from ringrift.statistics.match_evidence import expected_score
 from ringrift.status import HealthCheckResult
 
 __all__ = [

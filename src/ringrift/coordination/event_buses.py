@@ -29,12 +29,12 @@ from ringrift.coordination.cross_process_events import (
     subscribe_process,
 )
 from ringrift.coordination.event_mappings import StageCompletionResult, StageEvent
+from ringrift.coordination.event_router import get_router
 from ringrift.errors import described
 from ringrift.events.catalog.event_types import DataEventType
 from ringrift.events.catalog.names import normalize_event_type
 from ringrift.events.catalog.table import ALIASES
 from ringrift.events.event import EventSource, RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import SubscriptionHandle, callback_name
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope

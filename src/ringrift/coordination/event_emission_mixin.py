@@ -7,8 +7,8 @@ from typing import Any
 
 import structlog
 
+from ringrift.coordination.event_router import get_router
 from ringrift.errors import ConfigError, RingRiftError, described
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 
 __all__ = ["EventEmissionMixin", "PublishesEvents"]

@@ -13,8 +13,8 @@ from typing import Any
 
 from ringrift.coordination.coordination_bootstrap import bootstrap_coordination, get_initialiser
 from ringrift.coordination.coordinator_dependencies import COORDINATOR_REGISTRY, InitPattern
+from ringrift.coordination.event_router import get_router
 from ringrift.events.catalog.table import CATALOG
-from ringrift.events.router import get_router
 
 __all__ = [
     "DELEGATION_REGISTRY",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ringrift.coordination.coordination_bootstrap import get_system_health
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.coordination.model_lifecycle_coordinator import get_production_model_id
 from ringrift.coordination.task_coordinator import (
     TaskType,
@@ -17,7 +18,6 @@ from ringrift.coordination.task_coordinator import (
     get_work_queue_status,
 )
 from ringrift.coordination.training_coordinator import can_train, get_training_status
-from ringrift.daemons.manager import get_daemon_manager
 from ringrift.learning.loop import get_pipeline_status
 from ringrift.process import SingletonMixin
 from ringrift.runtime import system_runtime

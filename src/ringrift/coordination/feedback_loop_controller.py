@@ -24,13 +24,14 @@ from ringrift.coordination.curriculum_integration import (
     reset_curriculum_integration,
     wire_curriculum_events,
 )
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.run_coordinator import EvaluationWatcher, SituationDaemon, Told, heard_by
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.event import RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.intake import is_claim
 from ringrift.learning.judging.feedback import (
     NEUTRAL,
     Feedback,
@@ -411,8 +412,8 @@ class FeedbackLoopController(StageDaemon):
 
     async def _on_event(self, event: RouterEvent) -> None:
         """Keep the signal, and look at its config at once."""
-        if event.source == self.name:
-            return
+        if event.source == self.name or is_claim(event):
+            return  # the loop tells what was claimed itself once it has taken it in
         signal = read_signal(event.event_type, event.payload, at_s=self._runtime.now_s())
         if signal is None:
             return

@@ -11,7 +11,7 @@ import asyncio
 import importlib
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from ringrift.coordination.coordinator_dependencies import (
     verdict,
 )
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
-from ringrift.health.isolation import attempt, attempt_async
+from ringrift.health.isolation import attempt, attempt_async, end_within
 from ringrift.runtime import Runtime, system_runtime
 
 log = structlog.get_logger()
@@ -81,7 +81,7 @@ class Initialiser:
         self.shutdown_requested = False
         self.listed = True  # whether the coordinators stand in the directory for others
         self._walking = False
-        self._telling: list[Awaitable[Any]] = []
+        self._telling: list[asyncio.Future[Any]] = []  # deliveries, which the router owns
 
     @property
     def initialized(self) -> bool:
@@ -111,14 +111,15 @@ class Initialiser:
         """Wait until what was told inside this loop has been delivered, or for *timeout_s*."""
         pending, self._telling = self._telling, []
         if pending:
-            await asyncio.wait([asyncio.ensure_future(item) for item in pending], timeout=timeout_s)
+            await asyncio.wait(pending, timeout=timeout_s)
 
     def shutdown_order(self) -> list[str]:
         """Return what is up, last first."""
         return [name for name in reversed(list(self.results)) if self.results[name].initialized]
 
-    def forget(self) -> None:
+    def forget(self, *, shutdown_requested: bool = False) -> None:
         """Be as before the start, so that the system can be brought up again."""
+        self.shutdown_requested = shutdown_requested
         self.results, self.instances, self.errors, self._telling = {}, {}, [], []
         self._given, self.listed = {}, True
         self.started_s = self.completed_s = None
@@ -137,7 +138,6 @@ class Initialiser:
 
     def _walk(self, options: BootstrapOptions) -> Generator[float, None, None]:
         self.forget()
-        self.shutdown_requested = False
         self.started_s = self._runtime.now_s()
         for spec in self._order:
             enabled = _asked(spec, options) is not False
@@ -231,7 +231,7 @@ class Initialiser:
         """Publish; an engine that is away must not keep the system from coming up or going down."""
         try:
             told = self._publish(event, payload)
-            if inspect.isawaitable(told):
+            if isinstance(told, asyncio.Future):
                 self._telling.append(told)
         except RingRiftError as error:
             self.errors.append(f"{event} was not published: {error}")
@@ -288,8 +288,9 @@ def shut_down(initialiser: Initialiser, *, timeout_s: float, runtime: Runtime) -
     """End everything from code that is not async."""
     if not loop_is_running():
         return asyncio.run(shut_down_async(initialiser, timeout_s=timeout_s, runtime=runtime))
-    endings = [_end_at_once(initialiser, name) for name in initialiser.shutdown_order()]
-    return _finish(initialiser, endings, emit_events=True)
+    endings = [_told(initialiser, _end_at_once(initialiser, name)) for name in initialiser.shutdown_order()]
+    initialiser.forget(shutdown_requested=True)
+    return endings
 
 
 async def shut_down_async(
@@ -300,22 +301,21 @@ async def shut_down_async(
     endings = []
     for name in initialiser.shutdown_order():
         left_s = max(0.0, deadline_s - runtime.monotonic_s())
-        endings.append(Ending(name, await _end(initialiser, name, left_s)))
-    _finish(initialiser, endings, emit_events=emit_events)
-    await initialiser.told(timeout_s=max(_CANCEL_GRACE_S, deadline_s - runtime.monotonic_s()))
+        ending = Ending(name, await _end(initialiser, name, left_s))
+        endings.append(_told(initialiser, ending, emit_events=emit_events))
+        await initialiser.told(timeout_s=min(_CANCEL_GRACE_S, left_s))
+    initialiser.forget(shutdown_requested=True)
     return endings
 
 
-def _finish(initialiser: Initialiser, endings: list[Ending], *, emit_events: bool) -> list[Ending]:
-    initialiser.forget()
-    initialiser.shutdown_requested = True
-    for ending in endings:
-        if ending.error:
-            log.error("bootstrap.shutdown_failed", coordinator=ending.name, error=ending.error)
-        if emit_events:
-            reason = ending.error or "shutdown requested"
-            initialiser.tell("COORDINATOR_SHUTDOWN", {"coordinator_name": ending.name, "reason": reason})
-    return endings
+def _told(initialiser: Initialiser, ending: Ending, *, emit_events: bool = True) -> Ending:
+    """Tell at once, and not when all have ended: the health manager, which is to hear it, is among them."""
+    if ending.error:
+        log.error("bootstrap.shutdown_failed", coordinator=ending.name, error=ending.error)
+    if emit_events:
+        reason = ending.error or "shutdown requested"
+        initialiser.tell("COORDINATOR_SHUTDOWN", {"coordinator_name": ending.name, "reason": reason})
+    return ending
 
 
 def _closer(initialiser: Initialiser, name: str, *names: str) -> Any:
@@ -329,17 +329,13 @@ async def _end(initialiser: Initialiser, name: str, timeout_s: float) -> str:
     closer = _closer(initialiser, name, "shutdown", "stop", "unwire")
     if closer is None:
         return ""
-    task = asyncio.ensure_future(attempt_async(f"shutdown of {name}", closer))
-    try:
-        await asyncio.wait({task}, timeout=timeout_s)
-        if task.done():
-            return "cancelled itself" if task.cancelled() else task.result().problem
-        task.cancel()
-        # A task may ignore its cancellation; then nobody waits for it any longer.
-        await asyncio.wait({task}, timeout=_CANCEL_GRACE_S)
-        return "did not end before the deadline"
-    finally:
-        task.cancel()
+    problem = ""
+
+    async def end() -> None:
+        nonlocal problem
+        problem = (await attempt_async(f"shutdown of {name}", closer)).problem
+
+    return await end_within(end(), timeout_s, grace_s=_CANCEL_GRACE_S) or problem
 
 
 def _end_at_once(initialiser: Initialiser, name: str) -> Ending:

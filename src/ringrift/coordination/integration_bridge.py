@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.event_subscription_registry import (
     DELEGATION_REGISTRY,
     process_delegation_registry,
     process_init_call_registry,
 )
-from ringrift.events.router import get_router
 
 __all__ = ["IntegrationStatus", "get_integration_status", "wire_all_integrations"]
 

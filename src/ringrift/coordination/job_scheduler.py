@@ -17,7 +17,7 @@ import structlog
 
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Json, NewWork, WorkItem, WorkQueue, WorkState
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError, Unavailable
@@ -221,7 +221,7 @@ def select_curriculum_config(
 
 def _games_of_the_run() -> dict[str, int]:
     async def read() -> dict[str, int]:
-        run = await read_run((await get_engine()).kv)
+        run = await read_run((await engine_on_demand()).kv)
         return {} if run is None else {config: seen.games for config, seen in run.configs.items()}
 
     return run_blocking(read(), timeout_s=ANSWER_S)
@@ -278,7 +278,7 @@ def create_job_scheduler_daemon(
 
 
 async def _shared_queue() -> WorkQueue:
-    return (await get_engine()).queue
+    return (await engine_on_demand()).queue
 
 
 def _as_work(job: ScheduledJob) -> NewWork:

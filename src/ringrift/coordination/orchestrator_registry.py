@@ -28,6 +28,7 @@ from ringrift.errors import AlreadyExists, Conflict, LeaseLost, RevisionMismatch
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
+from ringrift.task_owner import TaskOwner
 
 __all__ = [
     "OrchestratorRole",
@@ -219,6 +220,7 @@ class OrchestratorRoles(SingletonMixin):
         self.holder = self._place.holder(runtime)
         self.audit = RoleAudit(get_kv, runtime=runtime)
         self._claims: dict[str, _Claim] = {}
+        self._keepers = TaskOwner("orchestrator roles")
 
     def holds(self, role: OrchestratorRole) -> bool:
         """Whether it is safe to act in *role* now. May be asked from any thread."""
@@ -247,7 +249,7 @@ class OrchestratorRoles(SingletonMixin):
         except Conflict:
             await self._note_denied(role)
             return False
-        keeper = asyncio.create_task(self._keep(role, lease), name=f"role {role.value}")
+        keeper = self._keepers.create_task(self._keep(role, lease), name=f"role {role.value}")
         self._claims[role] = _Claim(lease, keeper)
         log.info("role.acquired", role=role.value, token=token, holder=self.holder)
         await self._note_acquired(role)

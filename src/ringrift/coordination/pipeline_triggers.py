@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringrift.engine.blocking import blocking
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import engine_on_demand
 from ringrift.errors import ConfigError
 from ringrift.learning.plan.snapshot import EXTRA_STAGES, STAGES, Explanation, read_explanations
 
@@ -53,7 +53,7 @@ def stage_named(name: str) -> str:
 
 async def async_trigger_conditions(config_key: str) -> dict[str, TriggerCondition]:
     """Return the condition of every stage that the plan has spoken of."""
-    said = await read_explanations((await get_engine()).kv, config_key)
+    said = await read_explanations((await engine_on_demand()).kv, config_key)
     return {each.stage: _condition(config_key, each) for each in said}
 
 

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ringrift.coordination.event_router import get_router
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.handlers import WiredCoordinator
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.situation import RunAnswers, Situation, Situations, get_situations

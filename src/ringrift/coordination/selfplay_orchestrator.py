@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import existing_engine
-from ringrift.engine.ports import Engine, WorkItem, WorkState
+from ringrift.engine.ports import Engine, WorkItem, WorkQueue, WorkState
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.emitters import emit_selfplay_complete
@@ -28,7 +28,15 @@ from ringrift.work.coordinator import STRAINED, ConfigSignals, NodeNotes, Subscr
 from ringrift.work.job.orders import JobReport, read_report
 from ringrift.work.shares import board_and_players
 from ringrift.work.stages import get_loop_waker
-from ringrift.work.tasks import SELFPLAY_TYPES, RunningTask, TaskRegistry, newest_ended
+from ringrift.work.tasks import (
+    ENDS_AT_ONCE,
+    PAGES_MAX,
+    SELFPLAY_TYPES,
+    RunningTask,
+    TaskRegistry,
+    ends_before,
+    newest_ended,
+)
 
 NAME = "selfplay_orchestrator"
 KIND = "selfplay"
@@ -95,6 +103,7 @@ class SelfplayOrchestrator(SubscribedCoordinator):
         self._get_store = get_store
         self.nodes = NodeNotes()
         self.signals = ConfigSignals()
+        self._ended = _EndedTasks()
         self._pressure: str | None = None
 
     def reactions(self) -> Mapping[str, Callback]:
@@ -161,7 +170,7 @@ class SelfplayOrchestrator(SubscribedCoordinator):
         store = await self._get_store()
         if store is None:
             return {**dict.fromkeys(_NUMBERS), **await asyncio.to_thread(self._held_back)}
-        ended, seen = await _history(store, HISTORY_MAX), await read_run(store.kv)
+        ended, seen = await self._ended.look(store.queue), await read_run(store.kv)
         now_s = self.runtime.now_s()
         recent = [task for task in ended if task.end_time and now_s - task.end_time <= WINDOW_S]
         return {
@@ -203,6 +212,35 @@ _NUMBERS = (
     "games_by_config",
     "games_by_node",
 )
+
+
+class _EndedTasks:
+    """The tasks that ended last, kept between two looks: health is asked for every few seconds, and a look
+    reads only what has ended since.
+    """
+
+    def __init__(self) -> None:
+        self._queue: WorkQueue | None = None
+        self._tasks: dict[str, tuple[int, SelfplayTask]] = {}  # by id: the number of its end; oldest first
+        self._last = self._dead = 0
+
+    async def look(self, queue: WorkQueue) -> list[SelfplayTask]:
+        """Up to as many as are looked at, as long as the work queue keeps them; oldest first."""
+        dead = (await queue.counts()).get(KIND, {}).get(WorkState.DEAD, 0)
+        if queue is not self._queue or dead < self._dead:  # one was revived, and has yet to end
+            self._queue, self._tasks, self._last = queue, {}, await ends_before(queue, PAGES_MAX)
+        self._dead = dead
+        kept = await queue.ended(after=0, limit=1)
+        while page := await queue.ended(after=self._last, limit=ENDS_AT_ONCE):
+            for each in page:
+                self._tasks.pop(each.item.id, None)
+                if each.item.kind == KIND:
+                    self._tasks[each.item.id] = (each.number, _ended(each.item))
+            self._last = max(self._last, page[-1].number)
+        oldest = kept[0].number if kept else self._last + 1
+        newest = list(self._tasks.items())[-HISTORY_MAX:]
+        self._tasks = {task_id: ended for task_id, ended in newest if ended[0] >= oldest}
+        return [task for _, task in self._tasks.values()]
 
 
 async def _active(store: Engine, runtime: Runtime) -> list[SelfplayTask]:

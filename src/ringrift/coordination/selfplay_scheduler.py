@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.job_scheduler import (
     JobPriority,
     JobSchedulerDaemon,
@@ -36,10 +37,10 @@ from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import reported
 from ringrift.events.event import RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import ConfigSeen, RunSeen, read_run
+from ringrift.learning.intake import is_claim
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import AWAY, STRAINED, ConfigSignals, NodeNote, NodeNotes, heard_by
 from ringrift.work.shares import (
@@ -54,6 +55,7 @@ from ringrift.work.shares import (
     search_budget,
 )
 from ringrift.work.stages import LoopWaker, StageDaemon, get_loop_waker
+from ringrift.work.worker.records import WorkerRecord, live_workers
 
 __all__ = [
     "ConfigView",
@@ -139,6 +141,7 @@ class SelfplayScheduler(StageDaemon):
         self.run_seen: RunSeen | None = None
         self._told_shares: dict[str, float] = {}
         self._told_workers: int | None = None
+        self._told_unfit: frozenset[str] = frozenset()  # nodes
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         """Every event that the catalog names; each is noted, and does what its group does."""
@@ -146,7 +149,8 @@ class SelfplayScheduler(StageDaemon):
 
     async def _on_event(self, event: RouterEvent) -> None:
         name = event.event_type
-        if event.payload.get("config_key") or "node_id" not in event.payload:
+        of_a_config = event.payload.get("config_key") or "node_id" not in event.payload
+        if of_a_config and not is_claim(event):
             self.signals.note(event)
         if name in _NODE_AWAY.split():
             self.nodes.note(event, AWAY)
@@ -190,6 +194,7 @@ class SelfplayScheduler(StageDaemon):
             return
         self.run_seen = run
         await self._tell_workers(run)
+        await self._tell_unfit(await live_workers(kv), run)
         for config in run.configs:
             if config not in self._told_shares:
                 registered = {"config_key": config, "scheduler_name": "share_of_selfplay"}
@@ -208,6 +213,17 @@ class SelfplayScheduler(StageDaemon):
             scaled = {"old_count": self._told_workers, "new_count": run.workers}
             await self._tell("P2P_SELFPLAY_SCALED", {**scaled, "reason": "workers came or went"})
         self._told_workers = run.workers
+
+    async def _tell_unfit(self, workers: list[WorkerRecord], run: RunSeen) -> None:
+        """A node of whose workers none takes any work that the run has ordered is told once."""
+        fit = {each.node for each in workers if each.kinds is None or run.queue.keys() & {*each.kinds}}
+        unfit = {each.node: each for each in workers if run.queue and each.node not in fit}
+        for node in sorted(unfit.keys() - self._told_unfit):
+            kinds, has_gpu = unfit[node].kinds or (), any(each.gpus for each in workers if each.node == node)
+            why = f"its workers take only {', '.join(kinds)}; the run has {', '.join(sorted(run.queue))}"
+            problem = {"node_id": node, "has_gpu": has_gpu, "reason": why, "compatible_configs": []}
+            await self._tell("NODE_INCOMPATIBLE_WITH_WORKLOAD", problem)
+        self._told_unfit = frozenset(unfit)
 
     async def _tell_share(self, config: str, old: float | None, shares: Mapping[str, float]) -> None:
         new = shares[config]

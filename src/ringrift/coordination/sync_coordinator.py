@@ -34,7 +34,6 @@ from ringrift.data.config import (
     SyncStrategy,
     read_sync_config,
 )
-from ringrift.data.kv_records import OpenedKeyValue
 from ringrift.data.manifest.catalog import receivers_of
 from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane, open_data_plane
@@ -42,8 +41,6 @@ from ringrift.data.sync.cluster_view import (
     ClusterView,
     HostHistory,
     NodeReportCollector,
-    SyncHistory,
-    SyncRecord,
     look_at_cluster,
 )
 from ringrift.data.sync.daemon import AutoSyncDaemon
@@ -362,12 +359,6 @@ class SyncScheduler:
 
     def get_host_states(self) -> list[HostState]:
         return run_blocking(self.hosts())
-
-    def get_sync_history(self, host: str | None = None, limit: int = 100) -> list[SyncRecord]:
-        """What became of the last syncs, newest last."""
-        kv = OpenedKeyValue() if self._plane is None else self._plane.kv
-        records = run_blocking(SyncHistory(kv, self._runtime).records())
-        return [each for each in records if host in (None, each.host)][-limit:]
 
     def health_check(self) -> HealthCheckResult:
         status = self.get_cluster_status()

@@ -17,6 +17,7 @@ import structlog
 
 from ringrift.coordination.contracts import coordinator_directory, invoke_health_check
 from ringrift.coordination.coordinator_persistence import SnapshotStore
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.unified_health_manager import (
     HealthLevel,
     RecoveryAction,
@@ -32,12 +33,11 @@ from ringrift.coordination.unified_health_manager import (
     wire_health_events,
 )
 from ringrift.coordination.utils import BoundedHistory
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import engine_on_demand
 from ringrift.errors import RingRiftError
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.handlers import HandlerBase
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
@@ -363,4 +363,4 @@ class SystemHealthMonitor(HandlerBase):
         self._saved, self._memory_problem = state, ""
 
     async def _snapshots(self) -> SnapshotStore:
-        return self._store or SnapshotStore((await get_engine()).kv, runtime=self._runtime)
+        return self._store or SnapshotStore((await engine_on_demand()).kv, runtime=self._runtime)

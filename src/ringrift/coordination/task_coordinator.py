@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
@@ -37,6 +37,7 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
+from ringrift.task_owner import TaskOwner
 from ringrift.work.admission import (
     Safeguards,
     TaskAdmission,
@@ -45,22 +46,20 @@ from ringrift.work.admission import (
     get_task_admission,
     reset_safeguards,
 )
-from ringrift.work.emergency import (
-    EmergencyNotice,
-    EmergencyStop,
-    clear_emergency_stop,
-    emergency_notice,
-    get_emergency_stop,
-    turn_on_emergency_stop,
-)
 from ringrift.work.limits import (
     SPAWN_ORDER,
     CoordinatorState,
+    EmergencyNotice,
+    EmergencyStop,
     SpawnVerdict,
     StateNotice,
     TaskLimits,
     TokenBucket,
+    clear_emergency_stop,
+    emergency_notice,
+    get_emergency_stop,
     judge,
+    turn_on_emergency_stop,
 )
 from ringrift.work.tasks import (
     RunningTask,
@@ -454,14 +453,14 @@ async def async_task_context(
     await coordinator.register(
         task.task_id, task.task_type, task.node_id, pid=runtime.pid, config_key=task.config_key
     )
-    beating = asyncio.create_task(_beat(coordinator, task, runtime), name=f"heartbeats of {task.task_id}")
+    # Not a task group: what the block raises must reach its caller as it is.
+    heartbeats = TaskOwner(f"heartbeats of {task.task_id}")
+    heartbeats.create_task(_beat(coordinator, task, runtime))
     try:
         async with _told_async(coordinator, task):
             yield task
     finally:
-        beating.cancel()
-        with suppress(asyncio.CancelledError):
-            await beating
+        await heartbeats.stop(ANSWER_S)
 
 
 def coordinate_task(

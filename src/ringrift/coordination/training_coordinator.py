@@ -24,6 +24,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.intake import is_claim
 from ringrift.learning.plan.training_data import Fallback, fallback_tier, good_model, good_samples
 from ringrift.learning.training_slots import SLOTS_MAX, Refusal, Refused, TrainingJob, TrainingSlots
 from ringrift.runtime import Runtime
@@ -233,6 +234,9 @@ class TrainingCoordinator(SubscribedCoordinator):
         told = event.payload
         job_id = str(told.get("job_id") or event.event_id)
         if job_id in self._ended:
+            return
+        if is_claim(event) and job_id not in self._running:
+            # Somebody's word. If it comes with a model, the loop tells of that once it has taken it in.
             return
         record = self._running.get(job_id) or TrainingRecord(
             job_id=job_id, config_key=str(told["config_key"]), started_s=event.timestamp

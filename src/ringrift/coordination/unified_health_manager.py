@@ -25,6 +25,7 @@ from ringrift.health.breakers import BreakerConfig, BreakerState, CircuitBreaker
 from ringrift.health.isolation import attempt_async
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
+from ringrift.task_owner import TaskOwner
 
 # What each event means for the health of the system: the one table behind the ledger.
 #
@@ -375,6 +376,7 @@ class UnifiedHealthManager(WiredCoordinator):
         self.escalations: BoundedHistory[str] = BoundedHistory(100)
         self._scores: BoundedHistory[SystemHealthScore] = BoundedHistory(SCORES_KEPT)
         self._recoveries: dict[str, Recovery] = {}
+        self._tasks = TaskOwner(NAME)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._events_seen = 0
 
@@ -519,7 +521,7 @@ class UnifiedHealthManager(WiredCoordinator):
         if action is RecoveryAction.ESCALATE or recover is None:
             self._escalate(subject, event)
         elif subject not in self._running:
-            task = asyncio.create_task(self._recover(subject, recover), name=f"recovery of {subject}")
+            task = self._tasks.create_task(self._recover(subject, recover), name=f"recovery of {subject}")
             self._running[subject] = task
             task.add_done_callback(lambda _: self._running.pop(subject, None))
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ringrift.coordination.coordinator_dependencies import COORDINATOR_REGISTRY, InitPattern
+from ringrift.coordination.dead_letter_queue import DeadLetterQueue
 from ringrift.coordination.initializer import BootstrapOptions, Initialiser, load_entry_point
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import Isolation, product_registry, profile_types
@@ -25,7 +26,6 @@ from ringrift.daemons.types import DaemonType
 from ringrift.data.transfer.service import TransferService
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.audit import AuditReport, ComponentWiring, LastSeen, Wiring, audit
-from ringrift.events.dead_letters import DeadLetterQueue
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import system_runtime
 
@@ -46,6 +46,11 @@ SENT_BY: dict[str, ComponentWiring] = {
                 "COORDINATOR_INIT_FAILED",
                 "COORDINATOR_SHUTDOWN",
             ),
+        ),
+        ComponentWiring(
+            "control_process",
+            "bootstrap",
+            emits=("LEADER_ELECTED", "LEADER_LOST", "STARTUP_STATE_VALIDATED"),
         ),
         ComponentWiring("event_router", "event_bus", emits=("HANDLER_FAILED", "HANDLER_TIMEOUT")),
         ComponentWiring("daemon_manager", "supervisor", emits=DaemonManager.emits),

@@ -14,7 +14,7 @@ from typing import Any
 
 from ringrift.engine.arguments import check_database
 from ringrift.engine.blocking import blocking
-from ringrift.engine.opening import engine_at
+from ringrift.engine.opening import engine_at, engine_on_demand
 from ringrift.engine.ports import Claimant, Engine, NewWork, WorkQueue, WorkState
 from ringrift.errors import ConfigError
 from ringrift.process import SingletonMixin
@@ -39,6 +39,8 @@ class QueueHandle(SingletonMixin):
         return (await self._engine()).queue
 
     async def _engine(self) -> Engine:
+        if self.db_path is None:
+            return await engine_on_demand()
         return await asyncio.to_thread(engine_at, self.db_path)
 
     async def _add(

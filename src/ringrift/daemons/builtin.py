@@ -10,7 +10,8 @@ import structlog
 
 from ringrift.daemons.planning import DaemonView, Phase, Unit, plan
 from ringrift.daemons.types import DaemonState, DaemonType
-from ringrift.events.router import UnifiedEventRouter, get_router
+from ringrift.events.router import get_router
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 

@@ -15,8 +15,10 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import structlog
 
@@ -25,7 +27,7 @@ from ringrift.errors import ConfigError, RingRiftError
 from ringrift.files import open_file, remove_file
 from ringrift.foreign_files.paths import is_plain_file
 from ringrift.process import process_scope
-from ringrift.runtime import Child, Command, Runtime, system_runtime
+from ringrift.runtime import Child, Command, Runtime, result_before, system_runtime
 from ringrift.status import HealthCheckResult
 
 # The logs that children write: bounded while they grow, and their last lines for an error.
@@ -294,36 +296,37 @@ class ProcessDaemon:
         return Command(argv=argv, env=self._env, cwd=self._cwd, output=self._output, pass_fds=fds)
 
     async def _watch(self, child: Child, pipe: _BeatPipe | None) -> int:
-        exit_code = asyncio.ensure_future(child.wait())
-        try:
-            while True:
-                done, _ = await asyncio.wait({exit_code}, timeout=BEAT_S if pipe else LOG_CHECK_S)
-                if done:
-                    return exit_code.result()
-                if self._output is not None:
-                    await asyncio.to_thread(keep_log_small, self._output)
-                if pipe is not None and not self._paused and pipe.silence_s() > self._limits.silence_s_max:
-                    raise ChildHangs(f"{self._name} has been silent for {pipe.silence_s():.0f} s")
-        finally:
-            exit_code.cancel()
+        exit_code = await result_before(child.wait(), self._look_after(pipe))
+        assert exit_code is not None
+        return exit_code
+
+    async def _look_after(self, pipe: _BeatPipe | None) -> NoReturn:
+        while True:
+            await self._runtime.sleep(BEAT_S if pipe else LOG_CHECK_S)
+            if self._output is not None:
+                await asyncio.to_thread(keep_log_small, self._output)
+            if pipe is not None and not self._paused and pipe.silence_s() > self._limits.silence_s_max:
+                raise ChildHangs(f"{self._name} has been silent for {pipe.silence_s():.0f} s")
 
     async def _end_child(self) -> None:
         """TERM, wait, KILL the group, reap. A second cancellation goes straight to KILL."""
         child = self._child
         if child is None:
             return
-        gone = asyncio.ensure_future(child.wait())
         try:
             child.signal_group(signal.SIGTERM)
             child.signal_group(signal.SIGCONT)
-            await asyncio.wait({gone}, timeout=self._limits.term_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._limits.term_s):
+                    await child.wait()
         finally:
             # The leader may be gone and leave members of its group behind.
             child.signal_group(signal.SIGKILL)
             try:
-                await asyncio.wait({gone}, timeout=REAP_S)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(REAP_S):
+                        await child.wait()
             finally:
-                gone.cancel()
                 if self._guard is not None:
                     self._guard.remove(child.pid)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -50,8 +51,9 @@ from ringrift.events.router import get_router
 from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
+from ringrift.task_owner import TaskOwner
 
-__all__ = ["DaemonManager", "get_daemon_manager", "reset_daemon_manager"]
+__all__ = ["DaemonManager"]
 
 
 # From a registry row, or a user's factory, to a daemon that the supervisor can run.
@@ -243,7 +245,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
         self._registrar = Registrar(self._registry, supervisor, manager=self, bus=bus)
         self._rounds = HealthRounds(supervisor, offload=offload)
         self._opened_on: asyncio.AbstractEventLoop | None = None
-        self._auto_start: asyncio.Task[StartResult] | None = None
+        self._tasks = TaskOwner("daemon manager")
         self._check_registry()
         self._registrar.install_rows()
         if self.config.auto_start and _loop_runs():
@@ -335,11 +337,9 @@ class DaemonManager(DaemonReader, SingletonMixin):
         if run is not None:
             self._supervisor.look([daemon_type])
             limit_s = self.config.shutdown_timeout + self.config.force_kill_timeout + 1.0
-            over = asyncio.ensure_future(run.over.wait())
-            try:
-                await asyncio.wait({over}, timeout=limit_s)
-            finally:
-                over.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit_s):
+                    await run.over.wait()
         elif unit.ended is not Ended.LEAKED:
             unit.ended, unit.restart_at_s = Ended.ON_PURPOSE, None
             if unit.info.state in (DaemonState.RESTARTING, DaemonState.DEGRADED):
@@ -386,14 +386,12 @@ class DaemonManager(DaemonReader, SingletonMixin):
         self._open()  # a closed loop leaves something to clear up; a live one is not for us to stop
         limit_s = self.config.shutdown_timeout if timeout is None else timeout
         self._running = False
-        if self._auto_start is not None:
-            self._auto_start.cancel()
-            self._auto_start = None
+        await self._tasks.stop(FLUSH_S_MAX)
         await self._rounds.stop()
         self.reactions.unsubscribe()
         await self._stop_for_good(limit_s, force=force)
         self.watchdog.stop()
-        self._supervisor.close()
+        await self._supervisor.close()
         await self._ledger.flush(timeout_s=FLUSH_S_MAX)
         self._opened_on = None
 
@@ -506,8 +504,9 @@ class DaemonManager(DaemonReader, SingletonMixin):
             self.reactions.subscribe()
         if self.config.loop_watchdog:
             self.watchdog.start()
-        if self.config.auto_start and self._auto_start is None:
-            self._auto_start = loop.create_task(self.start_all(profile="standard"), name="daemon-auto-start")
+        self._tasks = TaskOwner("daemon manager")
+        if self.config.auto_start:
+            self._tasks.create_task(self.start_all(profile="standard"), name="daemon-auto-start")
 
     async def _stop_for_good(self, limit_s: float, *, force: bool) -> None:
         """Stop the router's daemon last, after it delivered what there is to say about the others."""
@@ -515,8 +514,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
         graceful_s = limit_s - spare_s if force else limit_s
         others = [t for t in self._supervisor.units if t is not DaemonType.EVENT_ROUTER]
         await self._stop(others, graceful_s, spare_s * 0.5, ordered=not force)
-        await self._outbox.flush(timeout_s=min(FLUSH_S_MAX, spare_s * 0.1))
-        self._outbox.close()
+        await self._outbox.close(timeout_s=min(FLUSH_S_MAX, spare_s * 0.1))
         if DaemonType.EVENT_ROUTER in self._supervisor.units:
             await self._stop([DaemonType.EVENT_ROUTER], spare_s * 0.3, spare_s * 0.1, ordered=False)
 
@@ -560,13 +558,3 @@ def _loop_runs() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def get_daemon_manager(config: DaemonManagerConfig | None = None) -> DaemonManager:
-    """Return the manager of this process; see `DaemonManager.get_instance`."""
-    return DaemonManager.get_instance(config)
-
-
-def reset_daemon_manager() -> None:
-    """Forget the manager of this process."""
-    DaemonManager.reset_instance()

@@ -22,6 +22,7 @@ from ringrift.daemons.planning import BACKPRESSURE, NOT_LEADER, Unit
 from ringrift.daemons.supervisor import Emit, Supervisor
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime
+from ringrift.task_owner import TaskOwner
 
 # Events on their way out, sent one after the other by a task that holds nothing else up.
 
@@ -30,6 +31,7 @@ log = structlog.get_logger()
 
 WAITING_MAX = 2000
 PUBLISH_S_MAX = 10.0
+STOP_S_MAX = 1.0
 SOURCE = "daemon_manager"
 
 
@@ -51,7 +53,7 @@ class Outbox:
     def __init__(self, bus: EventBus | None) -> None:
         self._bus = bus
         self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
-        self._sender: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner("daemon events")
         self._closed = False
         self.dropped = 0
         self.failed = 0
@@ -64,28 +66,20 @@ class Outbox:
             self._waiting.popleft()
             self.dropped += 1
         self._waiting.append((event_type, dict(payload)))
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.get_running_loop().create_task(self._send_all(), name="daemon-events")
+        if not len(self._tasks):
+            self._tasks.create_task(self._send_all(), name="daemon-events")
 
     def open(self) -> None:
         """Take events again, on the running loop."""
-        self._sender, self._closed = None, False
+        self._tasks, self._closed = TaskOwner("daemon events"), False
 
-    def close(self) -> None:
-        """Take no more events: the bus is about to end."""
+    async def close(self, *, timeout_s: float) -> None:
+        """Wait until all is sent, at most *timeout_s*; then take no more events: the bus is about to end."""
+        await self._tasks.wait(timeout_s)
         self._closed = True
-
-    async def flush(self, *, timeout_s: float) -> None:
-        """Wait until all is sent, at most *timeout_s*; then stop sending."""
-        if self._sender is None:
-            return
-        _, late = await asyncio.wait({self._sender}, timeout=timeout_s)
-        for task in late:
-            task.cancel()
-            self.dropped += len(self._waiting)
-            await asyncio.wait({task}, timeout=1.0)
+        self.dropped += len(self._waiting)
+        await self._tasks.stop(STOP_S_MAX)
         self._waiting.clear()
-        self._sender = None
 
     async def _send_all(self) -> None:
         assert self._bus is not None

@@ -20,6 +20,7 @@ from ringrift.engine.lock_files import LockFile
 from ringrift.errors import ConfigError
 from ringrift.files import make_folders, replace_file
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.task_owner import TaskOwner
 
 # The one restart authority: what happens after a crash. Pure; times and luck come in.
 #
@@ -361,12 +362,12 @@ class RestartLedger:
         self._store, self._runtime = store, runtime
         self._records: dict[str, RestartRecord] | None = None
         self._changed: dict[str, RestartRecord] = {}  # not written yet
-        self._writer: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner("daemon ledger")
         self.store_failures = 0
 
     def open(self) -> None:
         """Forget a writer of an earlier loop."""
-        self._writer = None
+        self._tasks = TaskOwner("daemon ledger")
 
     def look_again(self) -> None:
         """Read the store anew with the next question, where another process writes it."""
@@ -407,8 +408,7 @@ class RestartLedger:
 
     async def flush(self, *, timeout_s: float) -> None:
         """Wait until all is written, at most *timeout_s*."""
-        if self._writer is not None:
-            await asyncio.wait({self._writer}, timeout=timeout_s)
+        await self._tasks.wait(timeout_s)
 
     def _loaded(self) -> dict[str, RestartRecord]:
         if self._records is None:
@@ -418,12 +418,12 @@ class RestartLedger:
     def _keep(self, daemon_type: DaemonType, record: RestartRecord) -> None:
         self._loaded()[str(daemon_type)] = self._changed[str(daemon_type)] = record
         try:
-            loop = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:  # cleared from outside a loop, where nobody would come back to write it
             asyncio.run(self._write())
             return
-        if self._writer is None or self._writer.done():
-            self._writer = loop.create_task(self._write(), name="daemon-ledger")
+        if not len(self._tasks):
+            self._tasks.create_task(self._write(), name="daemon-ledger")
 
     async def _write(self) -> None:
         while self._changed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 
 import psutil
 import structlog
@@ -255,15 +256,8 @@ def is_gone(unit: Unit) -> bool:
 
 
 async def _wait_until_gone(units: Collection[Unit], *, timeout_s: float) -> None:
-    waits = {
-        asyncio.ensure_future(unit.run.over.wait())
-        for unit in units
-        if unit.run is not None and unit.phase is Phase.STOPPING
-    }
-    if not waits:
-        return
-    try:
-        await asyncio.wait(waits, timeout=timeout_s)
-    finally:
-        for wait in waits:
-            wait.cancel()
+    runs = [unit.run for unit in units if unit.run is not None and unit.phase is Phase.STOPPING]
+    with suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            for run in runs:
+                await run.over.wait()

@@ -25,6 +25,7 @@ from ringrift.engine.run_reports import answers_here, reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult, as_result
+from ringrift.task_owner import TaskOwner
 
 # Asks every running daemon how it is, each at its own interval, from one timer.
 #
@@ -76,7 +77,8 @@ class HealthRounds:
         self._due: list[tuple[float, int, DaemonType]] = []
         self._scheduled: dict[DaemonType, Run] = {}
         self._count = 0
-        self._task: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner("daemon health")
+        self._round: asyncio.Task[None] | None = None
         self._checks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self.checks_done = 0
@@ -84,19 +86,16 @@ class HealthRounds:
     def start(self) -> None:
         self._wake = asyncio.Event()
         self._supervisor.on_change = self._wake.set
-        self._task = asyncio.get_running_loop().create_task(self._rounds(), name="daemon-health")
+        self._tasks = TaskOwner("daemon health")
+        self._round = self._tasks.create_task(self._rounds(), name="daemon-health")
 
     @property
     def alive(self) -> bool:
-        return self._task is not None and not self._task.done()
+        return self._round is not None and not self._round.done()
 
     async def stop(self) -> None:
-        tasks = {*self._checks, *([] if self._task is None else [self._task])}
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CHECK_S_MAX)
-        self._task = None
+        await self._tasks.stop(CHECK_S_MAX)
+        self._round = None
         self._due.clear()
         self._scheduled.clear()
 
@@ -147,8 +146,7 @@ class HealthRounds:
         run = unit.run
         if run is None or self._scheduled.get(daemon_type) is not run or unit.phase is not Phase.UP:
             return
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(self._check(unit, run), name=f"health:{daemon_type.value}")
+        task = self._tasks.create_task(self._check(unit, run), name=f"health:{daemon_type.value}")
         self._checks.add(task)
         task.add_done_callback(self._checks.discard)
 

@@ -28,6 +28,7 @@ from ringrift.daemons.running import RunHooks, RunOutcome, is_ready_at_once, run
 from ringrift.daemons.types import DaemonManagerConfig, DaemonState, DaemonType, RestartTier
 from ringrift.errors import ConfigError, described
 from ringrift.runtime import Runtime
+from ringrift.task_owner import TaskOwner
 
 # What follows from a crash: the ledger decides, the breaker may delay, the world is told.
 
@@ -114,16 +115,16 @@ def _breaker_alert(tripped: Tripped, *, now_s: float) -> dict[str, Any]:
 
 
 CALL_S_MAX = 10.0
+CLOSE_S_MAX = 0.1  # a daemon that ignores cancellation had its time before
 
 
 class Pauser:
-    """Owns the calls in flight, each bounded."""
+    """Each call is bounded."""
 
     def __init__(self) -> None:
-        self._calls: set[asyncio.Task[None]] = set()
         self.failures = 0
 
-    def apply(self, unit: Unit, *, pause: bool, reason: str) -> bool:
+    def apply(self, unit: Unit, tasks: TaskOwner, *, pause: bool, reason: str) -> bool:
         """Pause or resume; False when the daemon has no such method."""
         method = getattr(unit.info.instance, "pause" if pause else "resume", None)
         if not callable(method):
@@ -136,15 +137,8 @@ class Pauser:
         if called.error is not None:
             self._failed(unit, called)
         elif inspect.isawaitable(called.value):
-            finishing = self._finish(unit, called.value)
-            task = asyncio.get_running_loop().create_task(finishing, name="daemon-pause")
-            self._calls.add(task)
-            task.add_done_callback(self._calls.discard)
+            tasks.create_task(self._finish(unit, called.value), name="daemon-pause")
         return True
-
-    def close(self) -> None:
-        for task in self._calls:
-            task.cancel()
 
     async def _finish(self, unit: Unit, result: Awaitable[Any]) -> None:
         called = await running.call_async(lambda: result, timeout_s=CALL_S_MAX)
@@ -182,6 +176,7 @@ class Supervisor:
         self._alarm: asyncio.TimerHandle | None = None
         self._crashes: CrashHandler | None = None
         self._pauser = Pauser()
+        self._tasks = TaskOwner("daemons")
         self._changed = asyncio.Event()
 
     # --- being on a loop ------------------------------------------------------------------------------
@@ -189,6 +184,8 @@ class Supervisor:
     def open(self) -> None:
         """Bind to the running loop. A manager left on a closed loop starts afresh on this one."""
         loop = asyncio.get_running_loop()
+        if self._loop is not loop or self._tasks.is_stopped:
+            self._tasks = TaskOwner("daemons")
         if self._loop is loop:
             return
         if self._loop is not None and not self._loop.is_closed() and self._any_run():
@@ -203,12 +200,12 @@ class Supervisor:
         breaker = CascadeBreaker(started_s=self.runtime.monotonic_s())
         self._crashes = CrashHandler(self.runtime, self.config, self.ledger, breaker, self._tell)
 
-    def close(self) -> None:
-        """Forget timers; the daemons are stopped by then."""
+    async def close(self) -> None:
+        """Forget timers, and end what is left; daemons that can be stopped are stopped by then."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        self._pauser.close()
+        await self._tasks.stop(CLOSE_S_MAX)
 
     @property
     def crashes(self) -> CrashHandler:
@@ -307,7 +304,7 @@ class Supervisor:
             self.end(unit, action.reason)
         else:
             pause = action.do is Do.PAUSE
-            if not self._pauser.apply(unit, pause=pause, reason=action.reason):
+            if not self._pauser.apply(unit, self._tasks, pause=pause, reason=action.reason):
                 unit.stops_to_pause = True
                 self.poke()
 
@@ -325,7 +322,7 @@ class Supervisor:
         self.set_state(unit, DaemonState.STARTING, reason)
         hooks = RunHooks(made=partial(self._made, unit), ready=partial(self.ready, unit, run))
         body = run_daemon(unit.factory, ready_timeout_s=info.ready_timeout, hooks=hooks)
-        run.task = info.task = self._loop.create_task(body, name=unit.task_name)
+        run.task = info.task = self._tasks.create_task(body, name=unit.task_name)
         run.task.add_done_callback(partial(self._finished, unit, run))
         if is_ready_at_once(unit.factory):
             self.ready(unit, run)

@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from ringrift.decoding import decode_as
-from ringrift.engine.opening import engine_at, existing_engine, get_engine
+from ringrift.engine.opening import engine_at, engine_on_demand
 from ringrift.engine.ports import Change, ChangePage, Entry, KeyValue, WriteGuard
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
 from ringrift.process import process_scope
@@ -208,22 +208,14 @@ class OpenedKeyValue:
 
     async def _kv(self) -> KeyValue:
         if self.db_path is None:
-            return (await get_engine()).kv
+            return (await engine_on_demand()).kv
         return (await asyncio.to_thread(engine_at, self.db_path)).kv
 
-    async def _existing(self) -> KeyValue | None:
-        if self.db_path is not None:
-            return await self._kv()
-        engine = await existing_engine()
-        return None if engine is None else engine.kv
-
     async def get(self, key: str) -> Entry | None:
-        kv = await self._existing()
-        return None if kv is None else await kv.get(key)
+        return await (await self._kv()).get(key)
 
-    async def entries(self, prefix: str = "") -> list[Entry]:
-        kv = await self._existing()
-        return [] if kv is None else await kv.entries(prefix)
+    async def entries(self, *prefixes: str) -> list[Entry]:
+        return await (await self._kv()).entries(*prefixes)
 
     async def create(
         self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None
@@ -255,10 +247,7 @@ class OpenedKeyValue:
                 yield change
 
     async def changes(self, prefix: str = "", *, after: int, limit: int = 1_000) -> ChangePage:
-        kv = await self._existing()
-        if kv is None:
-            return ChangePage((), revision=after, complete=True)
-        return await kv.changes(prefix, after=after, limit=limit)
+        return await (await self._kv()).changes(prefix, after=after, limit=limit)
 
 
 def kv_of(db_path: Path | str | None, kv: KeyValue | None) -> KeyValue:

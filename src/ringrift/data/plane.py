@@ -8,10 +8,11 @@ files between nodes, and run a daemon in cycles.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
@@ -553,10 +554,13 @@ def arrived(moved: Moved) -> set[str]:
 
 
 GATHER_S = 0.2  # events that come together are answered together
+WOKEN_EVERY_S = 10.0  # and a stream of them by one cycle in so long: each reads much of what the plane knows
 
 
 class WakingDaemon(HandlerBase):
     """Looks at the data plane now and then, and soon after it was woken."""
+
+    woken_every_s: ClassVar[float] = WOKEN_EVERY_S
 
     def __init__(
         self,
@@ -571,9 +575,10 @@ class WakingDaemon(HandlerBase):
         self.router = router or get_router()
         self._plane = plane
         self._woken = asyncio.Event()
+        self._began_s = -math.inf  # the cycle before
 
     def wake(self, _event: RouterEvent | None = None) -> None:
-        """Have the next cycle begin at once."""
+        """Have the next cycle begin at once, or as soon after the last as one may."""
         self._woken.set()
 
     async def _opened(self) -> DataPlane:
@@ -584,5 +589,7 @@ class WakingDaemon(HandlerBase):
     async def _rest(self) -> None:
         await first_of(self._runtime.sleep(self._cycle_interval), self._woken.wait())
         if self._woken.is_set():
-            await self._runtime.sleep(GATHER_S)
+            left_s = self._began_s + self.woken_every_s - self._runtime.monotonic_s()
+            await self._runtime.sleep(max(GATHER_S, left_s))
             self._woken.clear()
+        self._began_s = self._runtime.monotonic_s()

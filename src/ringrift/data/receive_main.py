@@ -28,7 +28,7 @@ from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.receiving import CHUNK_INDEX, Intake, Landed, Landing, Piece
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import check_digest
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.engine.sqlite.faults import from_os
 from ringrift.errors import RingRiftError, StorageFull
 from ringrift.files import make_private_folder, private_umask

@@ -29,6 +29,7 @@ class BackgroundLoop:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
+        # It would wait for its own answer, for ever.
         if threading.current_thread() is self._thread:
             work.close()
             raise ConfigError("a blocking call from the blocking-call loop would wait for itself")

@@ -114,8 +114,8 @@ class FencedKeyValue:
     async def get(self, key: str) -> Entry | None:
         return await self._inner.get(key)
 
-    async def entries(self, prefix: str = "") -> list[Entry]:
-        return await self._inner.entries(prefix)
+    async def entries(self, *prefixes: str) -> list[Entry]:
+        return await self._inner.entries(*prefixes)
 
     async def create(
         self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None

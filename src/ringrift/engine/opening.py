@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -60,6 +61,7 @@ def close_data_folder(settings: Settings) -> None:
     folder, coordination = settings.data_dir, settings.coordination_dir
     with translated_errors(folder):
         make_private_folder(folder)
+        # A folder elsewhere may be shared on purpose, and holds files that are not ours.
         inside = coordination.absolute().is_relative_to(folder.absolute())
         coordinating = [coordination, *coordination.glob("*"), *coordination.glob("*/*")] if inside else []
         logs = folder / "logs"
@@ -94,6 +96,7 @@ class SharedEngine:
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._inherited: list[Engine] = []
+        # SQLite connections and locks must not be used on both sides of a fork.
         os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
@@ -123,20 +126,63 @@ def shared_engine() -> SharedEngine:
 
 
 async def shared_kv() -> KeyValue:
-    """Return the keys and values of this process's engine."""
-    return (await get_engine()).kv
+    """Return the keys and values of this process's engine, for handles that mostly ask."""
+    return (await engine_on_demand()).kv
 
 
 async def get_engine() -> Engine:
     """Return this process's engine. Its calls work on every event loop."""
     shared = shared_engine()
     engine = shared.peek()
+    # opening reads and migrates a file
     return await asyncio.to_thread(shared.get) if engine is None else engine
 
 
 async def existing_engine() -> Engine | None:
     """Return this process's engine; None where no run was ever, because looking never makes a store."""
     return await get_engine() if await asyncio.to_thread(has_store) else None
+
+
+# Calls of the ports that change nothing, and so need no store to be there.
+_ASKS = (
+    frozenset(("get", "entries", "changes", "watch"))  # of the key-value port
+    | frozenset(("get", "counts", "dead", "ready", "delayed", "blocked", "claimed", "unended", "ended"))
+    | frozenset(("read", "bounds", "seq_at", "wait", "positions"))
+    | frozenset(("open", "path", "has", "size", "verify", "digests"))
+)
+
+
+class _PortOnDemand:
+    """A port of this process's engine where there is no store yet: the first write makes it."""
+
+    def __init__(self, name: str, empty: Engine) -> None:
+        self._name, self._empty = name, empty
+
+    def __getattr__(self, call: str) -> Any:
+        if call in _ASKS:
+            return getattr(getattr(self._empty, self._name), call)
+
+        async def write(*args: Any, **options: Any) -> Any:
+            return await getattr(getattr(await get_engine(), self._name), call)(*args, **options)
+
+        return write
+
+
+async def engine_on_demand() -> Engine:
+    """Return this process's engine, for handles that mostly ask: without a store the answers are empty ones.
+
+    Ask for it anew with every call: once something was written, it is the engine itself.
+    """
+    if await asyncio.to_thread(lambda: has_store() or not _could_be_made()):
+        return await get_engine()  # or its error: what cannot be opened is unknown, and not empty
+    empty = memory_engine(system_runtime())
+    ports: dict[str, Any] = {name: _PortOnDemand(name, empty) for name in ("events", "queue", "kv", "blobs")}
+    return Engine(lifecycle=empty.lifecycle, **ports)
+
+
+def _could_be_made() -> bool:
+    """Whether nothing but its absence keeps the store of this process from being there."""
+    return next(each for each in get_settings().coordinator_db.absolute().parents if each.exists()).is_dir()
 
 
 def has_store() -> bool:
@@ -174,6 +220,7 @@ def engine_at(db_path: Path | str | None = None) -> Engine:
     Blocks. The same path gives the same engine for the life of the process, or until `close_engine`.
     """
     path = None if db_path is None else Path(db_path).absolute()
+    # One engine for one database, by whichever way it was asked for.
     if path is None or path == get_settings().coordinator_db.absolute():
         return get_engine_blocking()
     return process_scope().get(EnginesByPath, EnginesByPath).at(path)
@@ -181,6 +228,7 @@ def engine_at(db_path: Path | str | None = None) -> Engine:
 
 async def close_engine() -> None:
     """Close this process's engines, if there are any; the next use opens them anew."""
+    # Dropped first: whoever asks while they close gets a new one, not one that is half closed.
     shared, by_path = process_scope().drop(SharedEngine), process_scope().drop(EnginesByPath)
     engine = None if shared is None else shared.peek()
     for each in (engine, *([] if by_path is None else by_path.opened())):

@@ -435,8 +435,11 @@ class KeyValue(Protocol):
 
     async def get(self, key: str) -> Entry | None: ...
 
-    async def entries(self, prefix: str = "") -> list[Entry]:
-        """Return the live entries whose key starts with *prefix*, by key."""
+    async def entries(self, *prefixes: str) -> list[Entry]:
+        """Return the live entries whose key starts with one of *prefixes*, as of one moment, by key.
+
+        Without a prefix, all of them.
+        """
         ...
 
     async def create(

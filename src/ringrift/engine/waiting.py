@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import threading
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol, TypeVar
@@ -41,6 +43,19 @@ EVENTS = "events"
 QUEUE = "queue"  # work came, or came back
 ENDS = "ends"  # work ended
 KV = "kv"
+ALL = "*"  # there is nothing more to wait for
+
+_FOLDER = re.compile(r"[a-z0-9_]{1,40}")
+
+
+def kv_topic(key: str) -> str:
+    """The topic of a key, or of all keys with this prefix: that of its first folder, if it names one.
+
+    Whoever waits for requests of people, of which there are few, is not woken by each of the many facts.
+    """
+    folder, slash, _ = key.partition("/")
+    return f"{KV}-{folder}" if slash and _FOLDER.fullmatch(folder) else KV
+
 
 Look = Callable[[], Awaitable[tuple[T | None, float | None]]]
 """Looks once: what was found, and the engine's time at which looking again may find something."""
@@ -73,14 +88,15 @@ class Waiter:
             await self._woken.wait()
             self._woken.clear()
             return
-        timer = asyncio.ensure_future(runtime.sleep(timeout_s))
-        timer.add_done_callback(lambda _: self._woken.set())
-        try:
+        async with asyncio.TaskGroup() as group:
+            timer = group.create_task(self._wake_after(runtime, timeout_s))
             await self._woken.wait()
-        finally:
             timer.cancel()
-            await asyncio.wait({timer})
         self._woken.clear()
+
+    async def _wake_after(self, runtime: Runtime, timeout_s: float) -> None:
+        await runtime.sleep(timeout_s)
+        self._woken.set()
 
 
 class Topics:
@@ -89,6 +105,7 @@ class Topics:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiters: dict[str, dict[Waiter, None]] = {}  # in the order of arrival
+        self._changes: Counter[str] = Counter()
 
     @contextmanager
     def listening(self, topic: str) -> Iterator[Waiter]:
@@ -101,9 +118,16 @@ class Topics:
             with self._lock:
                 self._waiters[topic].pop(waiter, None)
 
+    def changes(self, topic: str) -> int:
+        """How often *topic* has changed, as far as it was heard of here."""
+        with self._lock:
+            return self._changes[topic]
+
     def wake(self, topics: Iterable[str]) -> None:
         with self._lock:
-            found = [waiter for topic in topics for waiter in self._waiters.get(topic, ())]
+            woken = self._waiters.keys() if ALL in (topics := tuple(topics)) else topics
+            self._changes.update(woken)
+            found = [waiter for topic in woken for waiter in self._waiters.get(topic, ())]
         for waiter in found:
             waiter.wake()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from ringrift.engine.ports import Appended, EventLog, LogRecord
+from ringrift.engine.ports import Appended, EventLog, LogEvent, LogRecord
 from ringrift.errors import Corrupt, RingRiftError
 from ringrift.events.catalog.audit import LastSeen, SeenRecorder
 from ringrift.events.delivery import Dispatcher
@@ -24,6 +24,7 @@ from ringrift.events.positions import Cursor, CursorStore, Identity, LogConnecti
 from ringrift.events.subscriptions import Delivery, Subscription, SubscriptionTable
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
+from ringrift.task_owner import TaskOwner
 
 log = structlog.get_logger()
 
@@ -32,6 +33,8 @@ _TYPES_MAX = 64  # who wants more types than that wants nearly everything
 _MAILBOX_FULL = 256  # a subscription this far behind is fed again when half is done
 _WAIT_S = 30.0
 _STOP_S = 5.0
+_OWNER = "events between processes"
+_Stored = Appended | RingRiftError
 
 
 class CrossProcess:
@@ -60,6 +63,7 @@ class CrossProcess:
         self._opening = asyncio.Lock()
         self._wake = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
+        self._tasks = TaskOwner(_OWNER)
         self._winding_down = False  # handlers that still run may publish, but no more is read for them
         self._adopting: set[asyncio.Task[None]] = set()
         # Own events between append and dispatch, and own events that lost their loop before the end.
@@ -93,6 +97,11 @@ class CrossProcess:
     def is_reading(self) -> bool:
         return self._reader is not None and not self._reader.done()
 
+    @property
+    def _has_crashed(self) -> bool:
+        reader = self._reader
+        return reader is not None and reader.done() and not reader.cancelled() and bool(reader.exception())
+
     # --- publishing -----------------------------------------------------------------------------------
 
     async def append(self, event: RouterEvent, targets: Sequence[Subscription]) -> bool:
@@ -105,19 +114,17 @@ class CrossProcess:
             await self._ready(event_log)
             self.start_soon()
         self._appending[event.event_id] = targets
-        storing = asyncio.ensure_future(event_log.append([entry]))
+        storing = self._tasks.create_task(_store(event_log, entry))
         try:
-            [appended] = await asyncio.shield(storing)
+            return self._stored(event, targets, await asyncio.shield(storing))
         except asyncio.CancelledError:
             self._adopt(event, targets, storing)
             raise
-        except BaseException:
-            del self._appending[event.event_id]
-            raise
-        return self._stored(event, targets, appended)
 
-    def _stored(self, event: RouterEvent, targets: Sequence[Subscription], appended: Appended) -> bool:
+    def _stored(self, event: RouterEvent, targets: Sequence[Subscription], appended: _Stored) -> bool:
         del self._appending[event.event_id]
+        if isinstance(appended, Exception):
+            raise appended
         if appended.duplicate:
             return False
         event._seq = appended.seq
@@ -131,7 +138,7 @@ class CrossProcess:
         self,
         event: RouterEvent,
         targets: Sequence[Subscription],
-        storing: asyncio.Future[list[Appended]],
+        storing: asyncio.Task[_Stored],
     ) -> None:
         """The publisher was cancelled while its event was on its way: deliver it without him.
 
@@ -142,19 +149,14 @@ class CrossProcess:
         book = self._book
 
         async def finish() -> None:
-            [appended] = await storing
-            if self._stored(event, targets, appended) and book is self._book and not self._winding_down:
+            stored = self._stored(event, targets, await storing)
+            if stored and book is self._book and not self._winding_down:
                 self._arrive(event)
                 self._post(event, targets)
 
-        task = asyncio.get_running_loop().create_task(finish())
+        task = self._tasks.create_task(finish(), name="append of a cancelled publisher")
         self._adopting.add(task)
-        task.add_done_callback(self._adopted)
-
-    def _adopted(self, task: asyncio.Task[None]) -> None:
-        self._adopting.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("events.append_failed_after_cancellation", exc_info=error)
+        task.add_done_callback(self._adopting.discard)
 
     def handled(self, event: RouterEvent, subscription: Subscription) -> None:
         """One subscription is through with one event."""
@@ -180,14 +182,7 @@ class CrossProcess:
         """Start reading, on the running loop, if nothing reads yet."""
         if not self.is_reading and not self._winding_down and not self._is_ending():
             # An empty context: the reader belongs to no trace and to no event's handler.
-            loop = asyncio.get_running_loop()
-            self._reader = loop.create_task(self._read_forever(), context=Context())
-            self._reader.add_done_callback(self._reader_ended)
-
-    def _reader_ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._degraded = True
-            log.critical("events.reader_crashed", exc_info=error)
+            self._reader = self._tasks.create_task(self._read_forever(), name="reader", context=Context())
 
     async def start(self) -> None:
         """Open the log and start reading. Raises if the log cannot be opened."""
@@ -222,6 +217,8 @@ class CrossProcess:
         book, self._book, self._log = self._book, None, None
         if book is not None:
             await book.pause()
+        tasks, self._tasks = self._tasks, TaskOwner(_OWNER)
+        await tasks.stop(_STOP_S)
         self._release()
         self._winding_down = False
 
@@ -245,7 +242,7 @@ class CrossProcess:
         """A new loop took the router over; what the old one left unfinished is read from the log."""
         self._opening = asyncio.Lock()
         self._wake = asyncio.Event()
-        self._reader = None
+        self._reader, self._tasks = None, TaskOwner(_OWNER)  # the old loop has ended the others
         self._winding_down = False
         self._adopting.clear()
         self._starved.clear()
@@ -259,7 +256,7 @@ class CrossProcess:
         book = self._book
         return {
             "cross_process_failures": self._failures,
-            "cross_process_degraded": self._degraded,
+            "cross_process_degraded": self._degraded or self._has_crashed,
             "last_cp_failure_time": self._failed_s,
             "retention_gaps": 0 if book is None else book.gaps,
             "events_missed": 0 if book is None else book.missed,
@@ -407,17 +404,26 @@ class CrossProcess:
         if not is_reading:  # what is in the log changes nothing
             await self._wake.wait()
             return
-        grown = asyncio.ensure_future(book.log.wait(after=self._last_fed, timeout_s=_WAIT_S))
-        woken = asyncio.ensure_future(self._wake.wait())
         try:
-            await asyncio.wait({grown, woken}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            woken.cancel()
-            if not grown.done():
+            async with asyncio.TaskGroup() as group:
+                grown = group.create_task(book.log.wait(after=self._last_fed, timeout_s=_WAIT_S))
+                woken = group.create_task(self._wake.wait())
+                await asyncio.wait({grown, woken}, return_when=asyncio.FIRST_COMPLETED)
+                woken.cancel()
                 grown.cancel()
-            await asyncio.wait({grown, woken})
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None  # only the log has any
         if not grown.cancelled():
             self._last_known = grown.result()
+
+
+async def _store(event_log: EventLog, entry: LogEvent) -> _Stored:
+    """Append; an error is returned, because it belongs to the publisher and not to the owner of the task."""
+    try:
+        [appended] = await event_log.append([entry])
+    except RingRiftError as error:
+        return error
+    return appended
 
 
 def _types(hungry: Iterable[Reader]) -> list[str] | None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextvars import Token, copy_context
 from types import CoroutineType
 from types import coroutine as coroutine_of_generator
 from typing import Any
-
-import structlog
 
 from ringrift.events.event import RouterEvent, current_event
 from ringrift.events.subscriptions import (
@@ -29,6 +28,7 @@ from ringrift.events.subscriptions import (
     overflow_of,
 )
 from ringrift.process import process_scope
+from ringrift.task_owner import TaskOwner
 
 GRACE_S = 5.0  # what a cancelled coroutine has to clean up
 _UNCLOSED_MAX = 100
@@ -38,16 +38,11 @@ class IgnoredCancellation(TimeoutError):
     """It did not end when it was cancelled, and was left."""
 
 
-class Resumed:
-    """A coroutine whose first step was driven by hand and which waits for *pending*."""
-
-    __slots__ = ("coroutine", "pending")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], pending: Any) -> None:
-        self.coroutine, self.pending = coroutine, pending
+# A coroutine whose first step was driven by hand, and what it waits for.
+Waiting = tuple[Coroutine[Any, Any, Any], Any]
 
 
-def first_step(result: Any) -> Resumed | None:
+def first_step(result: Any) -> Waiting | None:
     """Drive an awaitable as far as it goes without waiting; None if it is finished."""
     coroutine: Coroutine[Any, Any, Any]
     if type(result) is CoroutineType:
@@ -57,10 +52,9 @@ def first_step(result: Any) -> Resumed | None:
     else:
         return None  # a plain callback that returned something
     try:
-        pending = coroutine.send(None)
+        return coroutine, coroutine.send(None)
     except StopIteration:
         return None
-    return Resumed(coroutine, pending)
 
 
 async def _awaited(awaitable: Awaitable[Any]) -> Any:
@@ -75,41 +69,61 @@ async def await_ending(awaitable: Awaitable[Any]) -> Any:
     except StopIteration as stop:
         return stop.value
     try:
-        return await finish(Resumed(coroutine, pending))
+        return await finish((coroutine, pending))
     except IgnoredCancellation as error:
         raise asyncio.CancelledError from error
 
 
-async def finish(waiting: Resumed, *, grace_s: float = GRACE_S) -> Any:
-    """Go on with a coroutine until it returns. Raises what it raises.
+async def finish(
+    waiting: Waiting,
+    error: BaseException | None = None,
+    cancels: int | None = None,
+    *,
+    grace_s: float = GRACE_S,
+) -> Any:
+    """Go on with a coroutine until it returns; *error* is what it hears first. Raises what it raises.
 
     Cancelling the caller cancels what the coroutine waits for, as awaiting it would; `IgnoredCancellation`
-    if it has not ended *grace_s* later.
+    if it has not ended *grace_s* later. *cancels* is how often the caller was cancelled before all this.
     """
-    coroutine, pending = waiting.coroutine, waiting.pending
-    loop = asyncio.get_running_loop()
-    leave_s: float | None = None  # when a coroutine that was cancelled is left
+    coroutine, pending = waiting
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert task is not None, "handlers run in tasks"
+    cancels = task.cancelling() if cancels is None else cancels
+    leave_s = loop.time() + grace_s if task.cancelling() > cancels else None  # when it is left
     try:
         while True:
-            error: BaseException | None = _unfit(pending, loop)
-            try:
-                if error is None:
-                    await _until_done(pending, loop, leave_s)
-            except asyncio.CancelledError as cancelled:
-                leave_s = leave_s or loop.time() + grace_s
-                error = cancelled
-                if pending is not None and pending.cancel():
-                    # Like a task: it hears of the cancellation from what it waits for, if that lets it.
-                    await _until_done(pending, loop, leave_s, once_more=True)
-                    error = cancelled if pending.cancelled() else None
+            if error is None:
+                error, leave_s = await _wait(pending, loop, leave_s, grace_s)
             if leave_s is not None and loop.time() >= leave_s:
                 raise IgnoredCancellation(f"it ignored its cancellation for {grace_s:g} s")
             try:
                 pending = coroutine.send(None) if error is None else coroutine.throw(error)
             except StopIteration as stop:
                 return stop.value
+            error = None
+            if task.cancelling() <= cancels:
+                leave_s = None  # a time limit of its own had cancelled it
     finally:
         _close(coroutine)
+
+
+async def _wait(
+    pending: Any, loop: asyncio.AbstractEventLoop, leave_s: float | None, grace_s: float
+) -> tuple[BaseException | None, float | None]:
+    """Wait for what may refuse to be cancelled; return what the coroutine hears then, and when it is left."""
+    error: BaseException | None = _unfit(pending, loop)
+    try:
+        if error is None:
+            await _until_done(pending, loop, leave_s)
+    except asyncio.CancelledError as cancelled:
+        leave_s = leave_s or loop.time() + grace_s
+        error = cancelled
+        if pending is not None and pending.cancel():
+            # Like a task: it hears of the cancellation from what it waits for, if that lets it.
+            await _until_done(pending, loop, leave_s, once_more=True)
+            error = cancelled if pending.cancelled() else None
+    return error, leave_s
 
 
 def _unfit(pending: Any, loop: asyncio.AbstractEventLoop) -> BaseException | None:
@@ -180,13 +194,14 @@ def _close(coroutine: Coroutine[Any, Any, Any]) -> None:
 # The tasks that run deliveries which no publisher waits for.
 
 
-log = structlog.get_logger()
+_OWNER = "deliveries of events"
 
 
 class DeliveryTasks:
     """Owns them until they end; *never_began* hears of one that was cancelled before its first step."""
 
     def __init__(self, never_began: Callable[[Delivery], None]) -> None:
+        self._owner = TaskOwner(_OWNER)
         self._tasks: dict[asyncio.Task[None], Delivery | None] = {}  # in the order of their start
         self._never_began = never_began
 
@@ -198,17 +213,14 @@ class DeliveryTasks:
 
     def spawn(self, work: Coroutine[Any, Any, None], delivery: Delivery | None = None) -> None:
         context = None if delivery is None else delivery.context
-        task = asyncio.get_running_loop().create_task(work, context=context)
+        task = self._owner.create_task(work, context=context)
         self._tasks[task] = delivery
         task.add_done_callback(self._reap)
 
     def _reap(self, task: asyncio.Task[None]) -> None:
         delivery = self._tasks.pop(task, None)
-        if task.cancelled():
-            if delivery is not None and not delivery.begun:
-                self._never_began(delivery)
-        elif (error := task.exception()) is not None:
-            log.error("events.delivery_crashed", exc_info=error)
+        if task.cancelled() and delivery is not None and not delivery.begun:
+            self._never_began(delivery)
 
     async def wait(self, *, timeout_s: float) -> None:
         """Wait for those there are and those they start."""
@@ -228,8 +240,51 @@ class DeliveryTasks:
     def forget(self) -> list[Delivery]:
         """Let go of tasks whose loop is gone; return the deliveries that none of them had begun."""
         unbegun = [item for item in self._tasks.values() if item is not None and not item.begun]
-        self._tasks.clear()
+        self._owner, self._tasks = TaskOwner(_OWNER), {}
         return unbegun
+
+
+class TimeLimits:
+    """Cancels handlers whose time is over, with one timer for all: one each costs more than a short wait."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Subscription, asyncio.Task[Any]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._looks_s = math.inf  # when the timer looks
+
+    def begin(self, subscription: Subscription, limit_s: float, task: asyncio.Task[Any]) -> None:
+        """Limit what *subscription* does in *task*, the running one, from now on."""
+        loop = task.get_loop()
+        subscription.expires_s = expires_s = loop.time() + limit_s
+        self._waiting[subscription] = task
+        if expires_s < self._looks_s:
+            self._look_at(expires_s, loop)
+
+    def end(self, subscription: Subscription) -> bool:
+        """Whether it is over by itself; False if its time was over before."""
+        # The timer stays: the next handler that waits would only set it again.
+        return self._waiting.pop(subscription, None) is not None
+
+    def clear(self) -> None:
+        """The loop is another one, or nothing is left that would have to end."""
+        self._waiting.clear()
+        self._looks_s = math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look_at(self, looks_s: float, loop: asyncio.AbstractEventLoop) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._looks_s, self._timer = looks_s, loop.call_at(looks_s, self._look)
+
+    def _look(self) -> None:
+        loop, now_s = asyncio.get_running_loop(), self._looks_s
+        for subscription in [item for item in self._waiting if item.expires_s <= now_s]:
+            self._waiting.pop(subscription).cancel()
+        self._timer, self._looks_s = None, math.inf
+        if self._waiting:
+            self._look_at(min(item.expires_s for item in self._waiting), loop)
 
 
 # Runs handlers: in order, one event at a time per subscription, each isolated and limited in time.
@@ -258,7 +313,7 @@ class Dispatcher:
     ) -> None:
         self.timeout_s, self._mailbox_max, self._grace_s = timeout_s, mailbox_max, grace_s
         self._outcomes, self._handled, self._is_ending = outcomes, outcomes.handled, is_ending
-        self._tasks = DeliveryTasks(self._never_began)
+        self._tasks, self._limits = DeliveryTasks(self._never_began), TimeLimits()
 
     # --- a publish ------------------------------------------------------------------------------------
 
@@ -282,7 +337,7 @@ class Dispatcher:
                 result = subscription.callback(event)
                 if type(result) is CoroutineType:
                     try:
-                        waiting = Resumed(result, result.send(None))
+                        waiting: Waiting | None = (result, result.send(None))
                     except StopIteration:
                         waiting = None
                 else:
@@ -322,42 +377,42 @@ class Dispatcher:
         position: int,
         failures: list[Failure] | None,
         token: Token[RouterEvent | None],
-        waiting: Resumed | None = None,
+        waiting: Waiting | None = None,
     ) -> None:
         """Go on from target *position*; *waiting* is the unfinished handler of the one before."""
         failed = failures or []
-        rest: deque[Delivery] = deque()
-        running = targets[position - 1] if waiting is not None else None
+        place: Delivery | None = None
+        rest: deque[Subscription] | None = None
+        if position < len(targets):
+            place, rest = self._reserve(event, targets[position:], failed)
+        subscription = targets[position - 1]
+        running = subscription if waiting is not None else None
         try:
-            if event._root is None:
-                rest.extend(self._reserve(event, targets[position:], failed))
-            else:
-                rest.extend(Delivery(event, item) for item in targets[position:])
-            if running is not None and waiting is not None:
-                failed += await self._finish(event, running, waiting)
-            while rest:
-                running = None
-                delivery = rest[0]
-                if event._root is not None and delivery.subscription.running:
-                    rest.popleft()
-                    failed += self.post(delivery)
+            while True:
+                if waiting is not None:
+                    await self._finish(event, subscription, waiting, failed)
+                if not rest:
+                    break
+                running, waiting, subscription = None, None, rest[0]
+                if place is None and subscription.running:
+                    failed += self.post(Delivery(event, rest.popleft()))
                     continue
-                if event._root is None:
-                    await self._take_turn(delivery)
-                else:
-                    delivery.subscription.running = True
-                running = rest.popleft().subscription
-                failed += await self._run(event, running)
+                turn = self._take(place, subscription)
+                if turn is not None:
+                    await turn
+                running = rest.popleft()
+                waiting = self._run(event, subscription, failed)
         except asyncio.CancelledError:
             if running is not None:
                 failed.append(Failure(event, running, FailureKind.CANCELLED, "cancelled with its publisher"))
-            self._hand_over(rest)
+            self._hand_over(event, place, rest or ())
             self._outcomes.record_now(failed)
             raise
         finally:
             event._open -= 1
             current_event.reset(token)
-        await self._close(event, failed)
+        if failed or event._queued:
+            await self._close(event, failed)
 
     async def _close(self, event: RouterEvent, failures: Sequence[Failure]) -> None:
         """Report what failed; the outermost publisher also waits for what its handlers left behind."""
@@ -368,96 +423,135 @@ class Dispatcher:
 
     def _reserve(
         self, event: RouterEvent, targets: Sequence[Subscription], failed: list[Failure]
-    ) -> list[Delivery]:
-        """Take a place in every mailbox now, so that later events stay behind this one."""
-        places = []
+    ) -> tuple[Delivery | None, deque[Subscription]]:
+        """Take a place in every mailbox now, so that later events stay behind this one.
+
+        An event published inside a handler takes none: it waits for nobody.
+        """
+        if event._root is not None:
+            return None, deque(targets)
+        place, reserved = Delivery(event, targets[0]), deque[Subscription]()
         for subscription in targets:
             if len(subscription.mailbox) >= self._mailbox_max:
                 failed.append(overflow_of(event, subscription))
                 continue
-            places.append(Delivery(event, subscription))
-            subscription.mailbox.append(places[-1])
-        return places
+            subscription.mailbox.append(place)
+            reserved.append(subscription)
+        return place, reserved
 
-    async def _take_turn(self, delivery: Delivery) -> None:
-        subscription = delivery.subscription
-        if not subscription.running and subscription.mailbox[0] is delivery:
+    def _take(self, place: Delivery | None, subscription: Subscription) -> asyncio.Future[None] | None:
+        """Occupy *subscription*, now (None) or when what is returned says so."""
+        if place is None:
+            subscription.running = True
+            return None
+        if not subscription.running and subscription.mailbox[0] is place:
             subscription.mailbox.popleft()
             subscription.running = True
-            return
+            return None
         # Each delivery before this one is limited in time, and so is the wait.
-        delivery.turn = asyncio.get_running_loop().create_future()
-        await delivery.turn
+        place.subscription, place.turn = subscription, asyncio.get_running_loop().create_future()
+        return place.turn
 
-    def _hand_over(self, rest: Sequence[Delivery]) -> None:
+    def _hand_over(self, event: RouterEvent, place: Delivery | None, rest: Iterable[Subscription]) -> None:
         """The publisher was cancelled: the router delivers the rest, unless all is being cancelled."""
-        for delivery in rest:
-            subscription = delivery.subscription
-            granted = delivery.turn is not None and delivery.turn.done() and not delivery.turn.cancelled()
+        for subscription in rest:
+            delivery = Delivery(event, subscription)
+            granted = place is not None and place.has_turn(subscription)
             if self._is_ending():
-                self._give_up(delivery, granted=granted)
-                continue
-            if not granted and delivery not in subscription.mailbox:
-                self.post_or_report(delivery)
-                continue
-            delivery.context = copy_context()
-            (delivery.event._root or delivery.event)._queued += 1
-            if granted:
+                self._give_up(delivery, place, granted=granted)
+            elif granted:
+                self._keep(delivery)
                 self._start(delivery)
-            elif not subscription.running and subscription.mailbox[0] is delivery:
-                self._pass_turn(subscription)
+            elif place is None or place not in subscription.mailbox:
+                self.post_or_report(delivery)
+            else:
+                self._keep(delivery)
+                subscription.mailbox[subscription.mailbox.index(place)] = delivery
+                if not subscription.running and subscription.mailbox[0] is delivery:
+                    self._pass_turn(subscription)
+
+    def _keep(self, delivery: Delivery) -> None:
+        """The router is to run it, in the context of here and now."""
+        delivery.context = copy_context()
+        (delivery.event._root or delivery.event)._queued += 1
 
     # --- one handler ----------------------------------------------------------------------------------
 
-    async def _run(self, event: RouterEvent, subscription: Subscription) -> list[Failure]:
-        """Run one handler from its start; the subscription is marked as running."""
+    def _run(self, event: RouterEvent, subscription: Subscription, failed: list[Failure]) -> Waiting | None:
+        """Run one handler until it waits, or to its end; the subscription is marked as running."""
         if not subscription.active:
             self._free(subscription)
-            return []
+            return None
         try:
             result = subscription.callback(event)
             waiting = None if result is None else first_step(result)
         except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
             self._free(subscription)
-            return [failure_of(event, subscription, error, FailureKind.RAISED_AT_ONCE)]
+            failed.append(failure_of(event, subscription, error, FailureKind.RAISED_AT_ONCE))
+            return None
         except BaseException:
             self._free(subscription)
             raise
-        if waiting is not None:
-            return await self._finish(event, subscription, waiting)
-        self._end(event, subscription)
-        return []
+        if waiting is None:
+            self._end(event, subscription)
+        return waiting
 
-    async def _finish(
-        self, event: RouterEvent, subscription: Subscription, waiting: Resumed
-    ) -> list[Failure]:
+    @coroutine_of_generator
+    def _finish(
+        self, event: RouterEvent, subscription: Subscription, waiting: Waiting, failed: list[Failure]
+    ) -> Generator[Any, Any, None]:
         """Await a started handler within its time; one that does not end when cancelled is left."""
-        limit_s = subscription.timeout_s or self.timeout_s
-        scope = asyncio.timeout(limit_s)
+        coroutine, pending = waiting
+        task = asyncio.current_task()
+        assert task is not None, "handlers run in tasks"
+        cancels = task.cancelling()
         subscription.waiting_in = event
+        self._limits.begin(subscription, subscription.timeout_s or self.timeout_s, task)
         try:
-            async with scope:
-                await finish(waiting, grace_s=self._grace_s)
-        except IgnoredCancellation as error:
-            text = f"{_how_long(scope, limit_s)}; {error}"
-            subscription.stuck = text
-            self._free(subscription)
-            if _is_being_cancelled():
-                raise asyncio.CancelledError from error
-            return [Failure(event, subscription, FailureKind.TIMEOUT, text, error)]
-        except asyncio.CancelledError as error:
-            self._free(subscription)
-            if _is_being_cancelled():
-                raise
-            return [failure_of(event, subscription, error, FailureKind.RAISED)]
-        except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
-            self._free(subscription)
-            if scope.expired():
-                text = _how_long(scope, limit_s)
-                return [Failure(event, subscription, FailureKind.TIMEOUT, text, error)]
-            return [failure_of(event, subscription, error, FailureKind.RAISED)]
+            try:
+                # The usual case, as short as it can be: a future that ends at once when it is cancelled.
+                while pending is None or type(pending) is asyncio.Future:
+                    yield pending
+                    pending = coroutine.send(None)
+                error = None
+            except (Exception, asyncio.CancelledError) as found:
+                if inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED:
+                    raise  # its own
+                error = found  # for it: what it waits for failed or was cancelled
+            careful = finish((coroutine, pending), error, cancels, grace_s=self._grace_s)
+            yield from careful.__await__()
+        except StopIteration:
+            pass
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - it stays with that handler
+            expired = not self._limits.end(subscription)
+            cancelled = (task.uncancel() if expired else task.cancelling()) > cancels
+            failed += self._failed(event, subscription, error, expired=expired, cancelled=cancelled)
+            return
+        if not self._limits.end(subscription):
+            task.uncancel()  # it ended well after its time was over
         self._end(event, subscription)
-        return []
+
+    def _failed(
+        self,
+        event: RouterEvent,
+        subscription: Subscription,
+        error: BaseException,
+        *,
+        expired: bool,
+        cancelled: bool,
+    ) -> list[Failure]:
+        """How a handler that had waited failed. Raises if it was cancelled with its publisher."""
+        limit_s = subscription.timeout_s or self.timeout_s
+        text = f"timed out after {limit_s:g} s" if expired else "cancelled with its publisher"
+        ignored = isinstance(error, IgnoredCancellation)
+        if ignored:
+            text = subscription.stuck = f"{text}; {error}"
+        self._free(subscription)
+        if cancelled and (ignored or isinstance(error, asyncio.CancelledError)):
+            raise asyncio.CancelledError from error
+        if expired or ignored:
+            return [Failure(event, subscription, FailureKind.TIMEOUT, text, error)]
+        return [failure_of(event, subscription, error, FailureKind.RAISED)]
 
     def _end(self, event: RouterEvent, subscription: Subscription) -> None:
         subscription.stuck = ""
@@ -482,7 +576,7 @@ class Dispatcher:
             subscription.mailbox.popleft()
             subscription.running = True
             self._start(head)
-        elif head.turn is not None and not head.turn.done():
+        elif head.turn is not None and head.subscription is subscription and not head.turn.done():
             subscription.mailbox.popleft()
             subscription.running = True
             head.turn.set_result(None)
@@ -497,9 +591,7 @@ class Dispatcher:
             return []
         if len(subscription.mailbox) >= self._mailbox_max:
             return [overflow_of(delivery.event, subscription)]
-        delivery.context = copy_context()
-        root = delivery.event._root or delivery.event
-        root._queued += 1
+        self._keep(delivery)
         if subscription.running or subscription.mailbox:
             subscription.mailbox.append(delivery)
         else:
@@ -517,7 +609,8 @@ class Dispatcher:
         delivery = Delivery(event, subscription)
         subscription.mailbox.append(delivery)
         try:
-            await self._take_turn(delivery)
+            if (turn := self._take(delivery, subscription)) is not None:
+                await turn
         except asyncio.CancelledError:
             if delivery in subscription.mailbox:
                 subscription.mailbox.remove(delivery)
@@ -526,8 +619,10 @@ class Dispatcher:
             raise
         token = current_event.set(event)
         event._open += 1
+        failures: list[Failure] = []
         try:
-            failures = await self._run(event, subscription)
+            if (waiting := self._run(event, subscription, failures)) is not None:
+                await self._finish(event, subscription, waiting, failures)
         finally:
             event._open -= 1
             current_event.reset(token)
@@ -541,8 +636,10 @@ class Dispatcher:
         event = delivery.event
         current_event.set(event)  # in the context of this task alone
         event._open += 1
+        failures: list[Failure] = []
         try:
-            failures = await self._run(event, delivery.subscription)
+            if (waiting := self._run(event, delivery.subscription, failures)) is not None:
+                await self._finish(event, delivery.subscription, waiting, failures)
         except asyncio.CancelledError:
             self._outcomes.record_cancelled(delivery)
             raise
@@ -576,11 +673,11 @@ class Dispatcher:
             self._outcomes.record_cancelled(delivery)
             self._settle(delivery.event._root or delivery.event)
 
-    def _give_up(self, delivery: Delivery, *, granted: bool) -> None:
+    def _give_up(self, delivery: Delivery, place: Delivery | None, *, granted: bool) -> None:
         """Take out what a publisher waits for who is being cancelled with the loop."""
         subscription = delivery.subscription
-        if delivery in subscription.mailbox:
-            subscription.mailbox.remove(delivery)
+        if place is not None and place in subscription.mailbox:
+            subscription.mailbox.remove(place)
         self._outcomes.record_cancelled(delivery)
         if granted or (subscription.mailbox and not subscription.running):
             self._free(subscription)
@@ -593,22 +690,15 @@ class Dispatcher:
     def abandon(self, subscriptions: Iterable[Subscription]) -> int:
         """Give up what a loop that is gone left behind; return how many deliveries that were."""
         lost = 0
+        self._limits.clear()
         for delivery in self._tasks.forget():
             self._outcomes.record_cancelled(delivery)
         for subscription in subscriptions:
             lost += len(subscription.mailbox) + subscription.running
             while subscription.mailbox:
-                self._outcomes.record_cancelled(subscription.mailbox.popleft())
+                left = subscription.mailbox.popleft().event
+                self._outcomes.record_cancelled(Delivery(left, subscription))
             if subscription.running and subscription.waiting_in is not None:
                 self._outcomes.record_cancelled(Delivery(subscription.waiting_in, subscription))
             subscription.running, subscription.waiting_in = False, None
         return lost
-
-
-def _how_long(scope: asyncio.Timeout, limit_s: float) -> str:
-    return f"timed out after {limit_s:g} s" if scope.expired() else "cancelled with its publisher"
-
-
-def _is_being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

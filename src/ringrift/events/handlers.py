@@ -26,6 +26,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
+from ringrift.task_owner import TaskOwner
 
 __all__ = [
     "BaseDaemon",
@@ -158,6 +159,7 @@ class HandlerBase(SingletonMixin, ABC):
         self._seen = EventDeduplicator()
         self._handles: list[SubscriptionHandle] = []
         self._running = False
+        self._tasks: TaskOwner | None = None
         self._task: asyncio.Task[None] | None = None
 
     # --- for subclasses -------------------------------------------------------------------------------
@@ -225,26 +227,24 @@ class HandlerBase(SingletonMixin, ABC):
             if not ready.done():
                 ready.set_result(None)
 
-        self._task = asyncio.create_task(self.run(on_ready=announce), name=f"handler:{self._name}")
-        await asyncio.wait({self._task, ready}, return_when=asyncio.FIRST_COMPLETED)
-        if self._task.done():
+        self._tasks = TaskOwner(f"handler {self._name}")
+        self._task = task = self._tasks.create_task(self.run(on_ready=announce), name=self._name)
+        await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done() and not ready.done():
             ready.cancel()
-            await self._task
+            await task
 
     async def stop(self) -> None:
         """Stop; safe to call twice."""
-        task, self._task = self._task, None
-        if task is None:
+        task, tasks, self._task, self._tasks = self._task, self._tasks, None, None
+        if task is None or tasks is None:
             return
-        task.cancel()
-        done, _ = await asyncio.wait({task}, timeout=_STOP_S)
-        if not done:
-            log.error("handler.stuck_in_stop", handler=self._name, waited_s=_STOP_S)
+        task.cancel()  # also one that stops itself
+        for error in await tasks.stop(_STOP_S):
+            self._record_error(error, "stop")
+        if not task.done():
             self._running = False
             self._unsubscribe()  # a handler that was told to stop hears nothing more, stuck or not
-        elif not task.cancelled() and (error := task.exception()) is not None:
-            self._record_error(error, "stop")
-            log.error("handler.stop_failed", handler=self._name, exc_info=error)
 
     async def shutdown(self) -> None:
         await self.stop()

@@ -22,6 +22,7 @@ from ringrift.events.subscriptions import Subscription
 from ringrift.files import make_folders, open_file
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
+from ringrift.task_owner import TaskOwner
 
 # How far one subscription has come in the log: pure bookkeeping, no I/O.
 
@@ -209,6 +210,8 @@ Reader = tuple[Subscription, Cursor]
 _GROUP_S = 0.5  # positions gathered before one commit; the notes bridge this time
 _LAZY_S = 30.0  # positions that moved only over foreign events, or did not: whose is live is seen by that
 _RETRY_S = 1.0
+_STOP_S = 30.0  # what it writes when it is told to stop is written
+_OWNER = "positions of subscriptions"
 _DONE_MAX = 10_000  # events handled behind one that could be neither handled nor stored as a dead letter
 
 
@@ -235,6 +238,7 @@ class CursorStore:
         self._left: dict[str, Subscription] = {}
         self._stored: dict[str, Position] | None = None
         self._moved = asyncio.Event()
+        self._tasks = TaskOwner(_OWNER)
         self.recorder: asyncio.Task[None] | None = None
 
     def cursor(self, subscription: Subscription) -> Cursor | None:
@@ -312,8 +316,7 @@ class CursorStore:
         if self.recorder is None and not self._is_ending():
             # An empty context: recording belongs to no trace and to no event's handler.
             recording = self._record_forever()
-            self.recorder = asyncio.get_running_loop().create_task(recording, context=Context())
-            self.recorder.add_done_callback(_recorder_ended)
+            self.recorder = self._tasks.create_task(recording, name="recorder", context=Context())
 
     def skip_gap(self, first: int, hungry: Iterable[Reader]) -> None:
         """Say so when retention removed events that a subscription had not seen."""
@@ -329,7 +332,7 @@ class CursorStore:
     def rebind(self) -> set[int]:
         """A new loop took over; return the sequence numbers that have to be looked at again."""
         self._moved = asyncio.Event()
-        self.recorder = None
+        self.recorder, self._tasks = None, TaskOwner(_OWNER)  # the old loop has ended it
         again: set[int] = set()
         for cursor in self._cursors.values():
             again |= cursor.rewind()
@@ -361,10 +364,8 @@ class CursorStore:
 
     async def pause(self) -> None:
         """Stop recording, after all positions are recorded once more."""
-        if self.recorder is not None:
-            self.recorder.cancel()
-            await asyncio.wait({self.recorder})
-            self.recorder = None
+        await self._tasks.stop(_STOP_S)
+        self._tasks, self.recorder = TaskOwner(_OWNER), None
         try:
             await self.record(everything=True)
         except RingRiftError as error:
@@ -411,8 +412,3 @@ class CursorStore:
         if noted:
             await self.log.commit({CursorKey(name, self.instance): stored[name] for name in noted})
         return stored
-
-
-def _recorder_ended(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        log.critical("events.recorder_crashed", exc_info=error)

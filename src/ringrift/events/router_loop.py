@@ -16,9 +16,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 
 from ringrift.engine.blocking import run_blocking
-from ringrift.errors import Unavailable
+from ringrift.errors import RingRiftError, Unavailable
 from ringrift.events.event import RouterEvent
 from ringrift.runtime import Runtime
+from ringrift.task_owner import TaskOwner
 
 # Work on its way from one thread to the event loop of another, which may end before it comes to it.
 
@@ -34,10 +35,12 @@ class HandedWork(Generic[T]):
     Until it begins there is no coroutine and no task, so a loop that ends has nothing of it to drop.
     """
 
-    def __init__(self, work: Callable[[], Coroutine[Any, Any, T]], is_ending: Callable[[], bool]) -> None:
-        self._work, self._is_ending = work, is_ending
+    def __init__(
+        self, work: Callable[[], Coroutine[Any, Any, T]], is_ending: Callable[[], bool], tasks: TaskOwner
+    ) -> None:
+        self._work, self._is_ending, self._tasks = work, is_ending, tasks
         self._answer: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._task: asyncio.Task[T] | None = None
+        self._task: asyncio.Task[T | RingRiftError] | None = None
         self._unwanted = False
 
     async def run_on(self, owner: asyncio.AbstractEventLoop) -> bool:
@@ -86,7 +89,7 @@ class HandedWork(Generic[T]):
         if self._unwanted or self._is_ending():
             self._answer.cancel()
             return
-        self._task = asyncio.get_running_loop().create_task(self._work())
+        self._task = self._tasks.create_task(self._run())
         self._task.add_done_callback(self._end)
 
     def _withdraw(self) -> None:
@@ -94,13 +97,21 @@ class HandedWork(Generic[T]):
         if self._task is not None:
             self._task.cancel()
 
-    def _end(self, task: asyncio.Task[T]) -> None:
+    async def _run(self) -> T | RingRiftError:
+        try:
+            return await self._work()
+        except RingRiftError as error:
+            return error  # for whoever handed the work over; any other is a bug, which the owner logs
+
+    def _end(self, task: asyncio.Task[T | RingRiftError]) -> None:
         if task.cancelled():
             self._answer.cancel()
         elif (error := task.exception()) is not None:
             self._answer.set_exception(error)
+        elif isinstance(result := task.result(), RingRiftError):
+            self._answer.set_exception(result)
         else:
-            self._answer.set_result(task.result())
+            self._answer.set_result(result)
 
 
 # Telling that an event loop is ending while it still runs.
@@ -113,9 +124,9 @@ class HandedWork(Generic[T]):
 class LoopWatch:
     """One idle task on a loop; it takes no time and holds nothing."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, tasks: TaskOwner) -> None:
         self._loop = loop
-        self._task = loop.create_task(_wait_for_the_end(), name="ringrift-loop-watch", context=Context())
+        self._task = tasks.create_task(_wait_for_the_end(), name="ringrift-loop-watch", context=Context())
         # A program may also drop a loop without ending its tasks; this one is no loss worth a message.
         self._task._log_destroy_pending = False  # type: ignore[attr-defined]
 
@@ -146,6 +157,7 @@ log = structlog.get_logger()
 
 
 STOP_S = 5.0
+_OWNER = "publishers of events"
 _ENDING_STEP_S, _ENDING_STEPS = 0.01, 100
 
 
@@ -159,7 +171,8 @@ class RouterLoop:
         self._thread: threading.Thread | None = None
         self._watch: LoopWatch | None = None
         self._lock = threading.Lock()
-        self._tasks: dict[asyncio.Task[RouterEvent], RouterEvent] = {}
+        self._tasks = TaskOwner(_OWNER)
+        self._publishers: dict[asyncio.Task[RouterEvent], RouterEvent] = {}
 
     @property
     def running(self) -> asyncio.AbstractEventLoop | None:
@@ -181,8 +194,10 @@ class RouterLoop:
             if self.running is not None:
                 return self.current
             self._stop_watch()
-            self.current, self._thread, self._watch = here, threading.current_thread(), LoopWatch(here)
-            self._tasks.clear()
+            self._tasks = TaskOwner(_OWNER)  # a loop that is gone has ended what it had
+            self.current, self._thread = here, threading.current_thread()
+            self._watch = LoopWatch(here, self._tasks)
+            self._publishers.clear()
         self._taken_over()
         return None
 
@@ -198,14 +213,14 @@ class RouterLoop:
                 await self._runtime.sleep(_ENDING_STEP_S)
             if (owner := self.bind()) is None:
                 return await work()
-            handed = HandedWork(work, self.is_ending)
+            handed = HandedWork(work, self.is_ending, self._tasks)
             if await handed.run_on(owner):
                 return handed.result()
 
     def from_thread(self, work: Callable[[], Coroutine[Any, Any, T]]) -> HandedWork[T] | None:
         """Run *work* on the router's loop for a thread without one; None if there is no such loop."""
         owner = self.running
-        handed = HandedWork(work, self.is_ending)
+        handed = HandedWork(work, self.is_ending, self._tasks)
         return handed if owner is not None and handed.run_blocking_on(owner) else None
 
     def _ends_elsewhere(self) -> bool:
@@ -224,24 +239,20 @@ class RouterLoop:
         if watch is not None:
             watch.stop()
 
-    def keep(self, task: asyncio.Task[RouterEvent], event: RouterEvent) -> None:
-        """Hold on to a task that publishes *event*, and log its error: perhaps nobody waits for it."""
-        self._tasks[task] = event
-        task.add_done_callback(self._reap)
+    def publish_soon(self, publish: Coroutine[Any, Any, RouterEvent], event: RouterEvent) -> None:
+        """Publish *event* in a task of the running loop; its error is logged: perhaps nobody waits for it."""
+        task = self._tasks.create_task(publish, name=f"publish {event.event_type}")
+        self._publishers[task] = event
+        task.add_done_callback(lambda _: self._publishers.pop(task, None))
 
     def task_of(self, event: RouterEvent) -> asyncio.Task[RouterEvent] | None:
-        """Return the kept task that publishes *event*; None when there is none (any more)."""
-        return next((task for task, published in self._tasks.items() if published is event), None)
-
-    def _reap(self, task: asyncio.Task[RouterEvent]) -> None:
-        self._tasks.pop(task, None)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("events.publish_failed", exc_info=error)
+        """Return the task that publishes *event*; None when there is none (any more)."""
+        return next((task for task, published in self._publishers.items() if published is event), None)
 
     async def finish_tasks(self) -> None:
-        """Wait for the kept tasks, and for those they add."""
-        while self._tasks:
-            _, late = await asyncio.wait(tuple(self._tasks), timeout=STOP_S)
+        """Wait for the tasks that publish, and for those they add."""
+        while self._publishers:
+            _, late = await asyncio.wait(tuple(self._publishers), timeout=STOP_S)
             if late:
                 log.warning("events.publishers_still_busy", tasks=len(late))
                 return

@@ -28,9 +28,10 @@ Callback = Callable[[RouterEvent], Any]
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One event on its way to one busy subscription.
+    """One event on its way to a busy subscription.
 
-    Its publisher waits for *turn*, or has left it to the router (*context* is set) and goes on.
+    Its publisher waits for *turn*, or has left it to the router (*context* is set) and goes on. The place
+    that a publisher takes in several mailboxes is one of these, with the subscription it waits at.
     """
 
     event: RouterEvent
@@ -38,6 +39,11 @@ class Delivery:
     turn: asyncio.Future[None] | None = None
     context: Context | None = None
     begun: bool = False  # by the router, in a task of its own
+
+    def has_turn(self, subscription: Subscription) -> bool:
+        """Whether its publisher was told to go on at *subscription*."""
+        turn = self.turn
+        return self.subscription is subscription and turn is not None and turn.done() and not turn.cancelled()
 
 
 @dataclass(slots=True, eq=False)
@@ -55,6 +61,7 @@ class Subscription:
     running: bool = False
     stuck: str = ""  # why the last handler had to be left; "" once one has ended well
     waiting_in: RouterEvent | None = None  # the event whose handler has not returned at its first step
+    expires_s: float = 0.0  # when the time of that handler is over, by the loop's clock
     mailbox: deque[Delivery] = field(default_factory=deque)
 
     def wants(self, event_type: str) -> bool:
@@ -209,7 +216,8 @@ _PROBLEMS_MAX = 1_000  # payload problems remembered, so that each is logged onc
 
 def check_parts(payload: Any, source: Any) -> None:
     """Raises `ConfigError` for a part that no other process could read: it would be skipped there."""
-    if payload is not None and not isinstance(payload, Mapping):
+    # The type first: asking whether something is a mapping costs more than the rest of this.
+    if payload is not None and type(payload) is not dict and not isinstance(payload, Mapping):
         raise ConfigError(f"the payload of an event is {shown(payload)}; it must be a table of fields")
     if source is not None and not isinstance(source, str):
         raise ConfigError(f"the source of an event is {shown(source)}; it must be a text")

@@ -260,7 +260,7 @@ class UnifiedEventRouter:
         error of one that fails. `await publish(...)` waits.
         """
         try:
-            here = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:
             return publish_and_wait(self, lambda: self.publish(event_type, payload, source))
         check_parts(payload, source)
@@ -271,7 +271,7 @@ class UnifiedEventRouter:
             event = RouterEvent(event_type, content, runtime.now_s(), source, _ROUTER, runtime.new_id())
             event.success = bool(content.get("success", True))
         delivery = self._publish_checked(event, self._checked(event), ALL_BUSES)
-        self._home.keep(here.create_task(delivery), event)
+        self._home.publish_soon(delivery, event)
         return event
 
     def delivery(self, event: RouterEvent) -> asyncio.Task[RouterEvent] | None:

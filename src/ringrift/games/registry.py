@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import EntryPoint, distributions
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
@@ -52,30 +52,38 @@ def parse_config_key(text: str) -> ConfigKey:
 
 
 GROUP = "ringrift.games"
+_PLACES_MAX = 64  # in a path; more of them are looked through again each time
 COMPILED = ("ringrift.games.ringrift.game", "ringrift.games.connect_four.game")
 
 
 def game_names() -> list[str]:
     """Boards and families that are installed."""
-    return sorted({point.name for point in _installed(_places())})
+    return sorted({point.name for point in _installed()})
 
 
-def _places() -> tuple[tuple[str, int], ...]:
-    """Where packages lie, each with the time of its last change."""
-    places = []
+def _installed() -> list[EntryPoint]:
+    """The games of all packages in the places of `sys.path`; of a package that is there twice, the first."""
+    found: dict[str, tuple[EntryPoint, ...]] = {}
     for place in sys.path:
         try:
-            places.append((place, os.stat(place or ".").st_mtime_ns))
-        except OSError:
-            places.append((place, 0))
-    return tuple(places)
+            changed_ns = os.stat(place or ".").st_mtime_ns
+        except OSError:  # there is no such folder
+            continue
+        for package, points in _installed_in(place, changed_ns):
+            found.setdefault(package, points)
+    return [point for points in found.values() for point in points]
 
 
-@lru_cache(maxsize=1)
-def _installed(places: tuple[tuple[str, int], ...]) -> EntryPoints:
-    """What is installed in *places*. Looking for it takes longer than loading a game."""
-    del places
-    return entry_points(group=GROUP)
+@lru_cache(maxsize=_PLACES_MAX)
+def _installed_in(place: str, changed_ns: int) -> tuple[tuple[str, tuple[EntryPoint, ...]], ...]:
+    """Each package in *place*, a folder as it was last changed, that brings games, with them.
+
+    Looking for them takes longer than loading a game, and every job has a folder of its own in its path: so
+    each place is kept by itself, and a job that was forked looks only through its folder.
+    """
+    del changed_ns
+    found = ((each, tuple(each.entry_points.select(group=GROUP))) for each in distributions(path=[place]))
+    return tuple((str(package.metadata["Name"]), points) for package, points in found if points)
 
 
 def _name(key: str) -> str:
@@ -84,7 +92,8 @@ def _name(key: str) -> str:
 
 
 def _points(key: str) -> tuple[EntryPoint, ...]:
-    return tuple(_installed(_places()).select(name=_name(key)))
+    name = _name(key)
+    return tuple(point for point in _installed() if point.name == name)
 
 
 def is_compiled(key: str) -> bool:

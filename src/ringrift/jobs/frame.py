@@ -24,7 +24,7 @@ from typing import Annotated, Any, Generic, TextIO, TypeVar, get_args, get_origi
 import msgspec
 import structlog
 
-from ringrift.decoding import convert_to
+from ringrift.decoding import convert_to, decoder_of
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable, described, storable_text
 from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.foreign_files.paths import read_regular
@@ -40,7 +40,7 @@ from ringrift.runtime import Runtime, SystemRuntime
 # wrong type is an error that names the field.
 
 
-PARAMS_BYTES_MAX = 16 * 2**20
+PARAMS_BYTES_MAX = 16 * 2**20  # an export names thousands of shards
 
 
 class Params(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,19 +63,21 @@ def parse_params(kind: str, summary: str, params: type[P], argv: Sequence[str]) 
     options = options or vars(_parser(kind, summary, params).parse_args(argv))
     source = options.pop("params_json", None)
     fields = {} if source is None else _read_json(source)
+    # An option that was given wins over the file.
     fields.update({name: value for name, value in options.items() if value is not None})
     return convert_params(kind, params, fields)
 
 
 def convert_params(kind: str, params: type[P], fields: dict[str, Any]) -> P:
     """Build *params* from plain values."""
-    missing = [f.encode_name for f in msgspec.structs.fields(params) if f.required and f.name not in fields]
-    if missing:
-        raise ConfigError(f"{kind}: missing {', '.join('--' + name.replace('_', '-') for name in missing)}")
     try:
         return convert_to(fields, params, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{kind}: {error}") from None
+        wrong = str(error)
+    missing = [f.encode_name for f in msgspec.structs.fields(params) if f.required and f.name not in fields]
+    if missing:
+        wrong = f"missing {', '.join('--' + name.replace('_', '-') for name in missing)}"
+    raise ConfigError(f"{kind}: {wrong}")
 
 
 def params_as_json(params: Params) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def _parser(kind: str, summary: str, params: type[Params]) -> argparse.ArgumentP
 def _help(field: msgspec.structs.FieldInfo, meta: msgspec.Meta | None) -> str:
     text = (meta.description or "") if meta is not None else ""
     if field.required:
-        return f"{text} (required)".replace("%", "%%")
+        return f"{text} (required)".replace("%", "%%")  # argparse formats help texts with %
     default = field.default if field.default is not msgspec.NODEFAULT else None
     return (text if default in (None, ()) else f"{text} [{default}]").replace("%", "%%")
 
@@ -177,7 +179,7 @@ class StopRequest:
         return self.reason is not None
 
     def request(self, reason: str) -> None:
-        if self.reason is None:
+        if self.reason is None:  # the first reason is the real one; more signals follow it
             self.reason = reason
 
 
@@ -204,7 +206,7 @@ def stop_on_signals(stop: StopRequest) -> Iterator[None]:
 
 
 PROTOCOL = 1
-PROGRESS_EVERY_S = 0.5
+PROGRESS_EVERY_S = 0.5  # a line for each game would cost more than some games
 _TEXT_CHARS_MAX = 100_000
 
 
@@ -262,6 +264,7 @@ class Reporter:
             try:
                 self._out.write(text + "\n")
                 self._out.flush()
+            # `ValueError` if the file was closed. A job without a reader would work for nobody.
             except (BrokenPipeError, ValueError):
                 self._stop.request("nobody reads the progress any more")
 
@@ -299,6 +302,7 @@ class Reporter:
         }
 
     def _beat(self) -> None:
+        # Four looks in a period, so that the silence is never longer than promised.
         while not self._ended.wait(self._heartbeat_s / 4):
             now_s = self._runtime.monotonic_s()
             if now_s - self._said_s >= self._heartbeat_s * 0.75:
@@ -360,6 +364,9 @@ class JobSpec(Generic[P]):
     params: type[P]
     run: Callable[[Job, P], Outcome]
 
+    def __post_init__(self) -> None:
+        decoder_of(self.params)  # prepared by whoever loads the kind, and not by each job that it forks
+
 
 def run_job(
     spec: JobSpec[P], argv: Sequence[str], *, out: TextIO | None = None, runtime: Runtime | None = None
@@ -367,7 +374,7 @@ def run_job(
     """Run the job that *argv* describes and return its exit code; a fault of the program is raised."""
     runtime = runtime if runtime is not None else SystemRuntime()
     stop = StopRequest()
-    log_to_stderr("info")
+    log_to_stderr("info")  # until the parameters are read: what is wrong with them must be seen, too
     try:
         params = parse_params(spec.kind, spec.summary, spec.params, argv)
         log_to_stderr(params.log_level)
@@ -393,6 +400,7 @@ def _run(spec: JobSpec[P], job: Job, params: P, reporter: Reporter) -> int:
         outcome = Outcome(ExitCode.STOPPED)
     except RingRiftError as error:
         return _refuse(reporter, error, job.artifacts)
+    # The one place for any fault of the program: said in the protocol, then raised with its traceback.
     except Exception as error:
         what = {"error": described(error)}
         _say_result(reporter, ExitCode.CRASHED, what, job.artifacts)
@@ -424,6 +432,7 @@ def _say_result(
 def claim_stdout() -> TextIO:
     """Keep stdout for the protocol: whatever else a library prints goes to stderr."""
     sys.stdout.flush()
+    # On the level of file descriptors: libraries in C print past `sys.stdout`.
     own = os.dup(1)
     os.dup2(2, 1)
     return io.TextIOWrapper(os.fdopen(own, "wb"), encoding="utf-8", write_through=True)

@@ -31,7 +31,7 @@ RINGRIFT_WORDS = (
     "T cells: region   E, F cell: eliminate   R mode a>b: recovery slide\n"
     "SP, SC, SR, ST: skip placement, capture, recovery, territory"
 )
-COLUMN, LINE = 24, 96
+COLUMN, LINE = 24, 96  # characters of a move in a list, and of a line of them
 SUGGESTIONS = 3
 
 
@@ -92,6 +92,7 @@ class Session:
         """Have the person decide once."""
         actions = self._game.legal(self._state[None, :]).actions
         texts = self._game.action_texts(self._state, actions)
+        # A forced move is no decision, and taking one back would only force it again.
         if len(actions) == 1:
             self._play(seat, "you, the only move", int(actions[0]))
             return
@@ -111,6 +112,7 @@ class Session:
             elif word in ("quit", "exit"):
                 raise Quit
             elif line in texts:
+                # states are never changed in place, so keeping one costs no copy
                 self._history.append(self._state)
                 self._play(seat, "you", int(actions[texts.index(line)]))
                 return
@@ -149,6 +151,7 @@ class Session:
         if not line:
             self._say(f"Enter {COMMANDS}.")
             return
+        # some help even for what looks like no move at all
         near = get_close_matches(line, texts, n=SUGGESTIONS, cutoff=0.5) or texts[:SUGGESTIONS]
         self._say(
             f"{line!r} is not a legal move here. Legal ones are such as: {', '.join(near)}. ? lists all."
@@ -177,6 +180,7 @@ def main(
     runtime = runtime if runtime is not None else SystemRuntime()
     source, out = source if source is not None else sys.stdin, out if out is not None else sys.stdout
     options = _parser().parse_args(argv)
+    # printed, so that a game can be played again
     seed = runtime.rng.getrandbits(62) if options.seed is None else options.seed
     try:
         session = _session(
@@ -189,6 +193,7 @@ def main(
     except KeyboardInterrupt:
         out.write("\nLeft the game.\n")
     except BrokenPipeError:  # whoever read the transcript has seen enough
+        # Or Python would fail once more when it flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except RingRiftError as error:
         sys.stderr.write(f"play: {error}\n")

@@ -48,6 +48,7 @@ from ringrift.learning.job_announcements import (
     blob_path,
 )
 from ringrift.work.freshness_rules import FRESH_HOURS_MAX, NEVER_HOURS
+from ringrift.work.stages import LOOP_SOURCE
 
 # What is told when a model was accepted, refused or taken back.
 
@@ -344,7 +345,7 @@ _TELL: dict[type, Callable[[AnnouncementContext, Any], list[Announcement]]] = {
 # Sends what became a fact. Events are hints: the fact stands whether or not they arrive.
 
 
-SOURCE = "training_controller"
+SOURCE = LOOP_SOURCE
 
 
 class Announcer(Protocol):

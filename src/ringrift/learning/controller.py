@@ -16,6 +16,7 @@ import structlog
 
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine, NewWork, WorkItem, WorkState
+from ringrift.engine.work_rules import HOLDS, WORK_LEASES
 from ringrift.errors import ConfigError
 from ringrift.learning.announcements import Announcer
 from ringrift.learning.facts.facts import (
@@ -35,21 +36,30 @@ from ringrift.learning.facts.trust import SetAside
 from ringrift.learning.judging.feedback import RatingCurves, config_view
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import ChampionPointers
-from ringrift.learning.pauses import Pauses, ReadPauses
-from ringrift.learning.plan.allocation import SELFPLAY, Capacity, Choice, Effort, choose
+from ringrift.learning.pauses import ReadPauses
 from ringrift.learning.plan.diagnosis import STAGE as DIAGNOSE
 from ringrift.learning.plan.diagnosis import keep_reported
 from ringrift.learning.plan.orders import decided_by_cascade, source_name, source_of
-from ringrift.learning.plan.plan import plan, plan_next_games
+from ringrift.learning.plan.plan import SELFPLAY, Capacity, Choice, Effort, choose, plan, plan_next_games
 from ringrift.learning.plan.recall import has_recalled, shards_behind
 from ringrift.learning.plan.recomputation import BY_PLAN, worker_for
 from ringrift.learning.plan.recomputation import STAGE as RECOMPUTE
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, outlook, rules_note
-from ringrift.learning.plan.stages import CASCADE_TRAINING, LEVERS, is_stopped, slot_note, stages_note
+from ringrift.learning.plan.stages import (
+    CASCADE_TRAINING,
+    LEVERS,
+    SlotHold,
+    is_stopped,
+    slot_note,
+    stages_note,
+)
 from ringrift.learning.requests import (
+    RECALL_PREFIX,
+    WORKER_PREFIX,
     RecallRequests,
     StandingRequests,
+    asked_about,
     changes_standing,
     is_news,
     tell_set_aside,
@@ -60,7 +70,7 @@ from ringrift.work.admission import Safeguards
 from ringrift.work.job.orders import read_report
 from ringrift.work.shares import PREPARING, config_shares, slots_for
 from ringrift.work.stages import StageMembers
-from ringrift.work.worker.records import live_workers, own_capability
+from ringrift.work.worker.records import WORKERS, WorkerRecord, live_workers, own_capability, workers_in
 
 # From an item of the queue that ended to the fact that says how.
 
@@ -151,7 +161,7 @@ class Controller:
         self._keep_mark = keep_mark  # makes it durable how far the configs are
         self._stages = stages
         self._held: dict[str, Block] = {}  # kind: why the machine may not take more of it, and until when
-        self._pauses, self._pauses_read = Pauses(engine.kv), ReadPauses()
+        self._pauses_read = ReadPauses()
         self._champions = ChampionPointers(engine.kv)
         self._recalls = RecallRequests(engine.kv)
         self._requests = StandingRequests(engine.kv)
@@ -255,10 +265,12 @@ class Controller:
         """Take in what ended, decide, order. Safe to repeat, and to break off at any point."""
         self.passes += 1
         await self.take_in_ends()
-        self._pauses_read = await self._pauses.read()
-        recalls, requests = await self._recalls.configs(), await self._requests.configs()
+        # In one read: passes are many, and what is read with each of them is little.
+        around = await self._engine.kv.entries(HOLDS, WORK_LEASES, WORKERS, RECALL_PREFIX, WORKER_PREFIX)
+        self._pauses_read, workers = ReadPauses(around), workers_in(around)
+        recalls, requests = asked_about(RECALL_PREFIX, around), asked_about(WORKER_PREFIX, around)
         await self._note_stages()
-        await self._note_training_slots()
+        await self._note_training_slots(await held_slots(self._engine.kv, around))
         for config in self._ledgers:
             if quoted(config) in recalls:
                 await self._take_in_recalls(config)
@@ -267,7 +279,7 @@ class Controller:
                 await self._take_in_requests(config)
             await self._decide(config)
         await self._follow_standing()
-        await self._order()
+        await self._order(workers)
 
     async def _note_stages(self) -> None:
         """Write down which daemons plan, before anything is planned without or with them."""
@@ -279,9 +291,8 @@ class Controller:
             if note is not None:
                 await self._write(config, note)
 
-    async def _note_training_slots(self) -> None:
+    async def _note_training_slots(self, held: Mapping[str, SlotHold]) -> None:
         """Write down who trains a config himself. The queue keeps workers from it, whenever he began."""
-        held = await held_slots(self._engine.kv)
         for config, ledger in self._ledgers.items():
             note = slot_note(ledger.state, held.get(config), at_s=self._runtime.now_s())
             if note is not None:
@@ -414,8 +425,8 @@ class Controller:
         found = source_of(source, self.curves.of(source))
         return decided_by_cascade(state, found, rules, self._runtime.now_s())
 
-    async def _order(self) -> None:
-        await self._choose_orders()
+    async def _order(self, workers: Sequence[WorkerRecord]) -> None:
+        await self._choose_orders(workers)
         await self._hand_out()
 
     async def _hand_out(self) -> None:
@@ -425,8 +436,7 @@ class Controller:
             await self._put_into_queue(self._unqueued[0])
             self._unqueued.popleft()
 
-    async def _choose_orders(self) -> None:
-        workers = await live_workers(self._engine.kv)
+    async def _choose_orders(self, workers: Sequence[WorkerRecord]) -> None:
         slots = slots_for(workers, SELFPLAY)
         now_s = self._runtime.now_s()
         self._held = {kind: block for kind, block in self._held.items() if block.holds(now_s)}

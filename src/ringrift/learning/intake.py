@@ -1,14 +1,15 @@
 """Files that an event names, taken into the run as if a job had brought them.
 
-A user who plays, exports or trains with programs of his own publishes SELFPLAY_COMPLETE, NPZ_EXPORT_COMPLETE
-or TRAINING_COMPLETED with the path of the file. The path must lie in a folder that the settings name: an
-event must not read any file of the machine. The file is copied, checked as far as that is possible without
-its game, sealed under its hash, and noted as work that is done; games are still replayed by the rules before
-anybody learns from them. A file is taken in once, however often it is told.
+A user who plays, exports, trains or evaluates with programs of his own publishes SELFPLAY_COMPLETE,
+NPZ_EXPORT_COMPLETE, TRAINING_COMPLETED or EVALUATION_COMPLETED with the path of the file. The path must lie
+in a folder that the settings name: an event must not read any file of the machine. The file is copied,
+checked as far as that is possible without its game, sealed under its hash, and noted as work that is done;
+games are still replayed by the rules before anybody learns from them, and results of matches are evidence for
+the same test as those of our own jobs. A file is taken in once, however often it is told.
 
 A claim without a file, or with one that cannot be taken in, is refused with the reason, which is kept for a
-week, and changes no number. A repeated event is refused once. What is told while its config is paused waits
-in the store, and is taken in by the loop when the pause is over.
+week, and changes no number. A repeated event is refused once. What is told while its config is paused, or
+just before what it builds on, waits in the store, and is taken in by the loop when its time has come.
 """
 
 from __future__ import annotations
@@ -30,20 +31,31 @@ from ringrift.errors import AlreadyExists, ConfigError, Corrupt, Unavailable
 from ringrift.events.event import RouterEvent
 from ringrift.files import create_file, make_folders, remove_file
 from ringrift.foreign_files.content_kinds import VALUES, ContentKind, content_kind
-from ringrift.foreign_files.documents import parse_json
-from ringrift.foreign_files.offered import open_offered
-from ringrift.foreign_files.paths import read_open
+from ringrift.foreign_files.documents import parse_json, printable
+from ringrift.foreign_files.paths import open_offered, read_open
 from ringrift.foreign_files.sample_archives import UNREADABLE, open_samples
 from ringrift.learning.announcements import SOURCE as LOOP
 from ringrift.learning.facts.facts import JobIssued
-from ringrift.learning.facts.results import OUTSIDE, problem_with
+from ringrift.learning.facts.results import (
+    OUTSIDE,
+    WEIGHTS_SUFFIX,
+    OfferedResults,
+    player_text,
+    problem_with,
+    read_fields,
+)
 from ringrift.learning.facts.state import ConfigState, OpenJob
+from ringrift.learning.judging.promotion import PROMOTION, RANDOM
 from ringrift.learning.pauses import Pauses, ReadPauses
+from ringrift.learning.plan.evaluation import OPEN, untrained_player
+from ringrift.learning.plan.orders import NAME_DIGITS, RATING
+from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.situation import RunningLoop
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 from ringrift.work.job.orders import SEALED_JOB, USER_PROGRAM, JobArtifact, JobOrder, JobReport, SealedJob
+from ringrift.work.shares import board_and_players
 from ringrift.work.stages import get_loop_waker
 
 FOLDER = "intake"  # in the data folder: copies on their way into the blobs
@@ -51,9 +63,16 @@ FILE_BYTES_MAX = 4 << 30
 CARD_BYTES_MAX = 1 << 20
 PRIORITY = 1_000_000  # it is done already, and must not wait behind what is not
 LEASE_S = 60.0
+ORDER_S = 30.0  # so long a file waits for the one that it builds on
 COUNT_MAX, YEAR_S = 1_000_000_000, 31_536_000.0
 _CHUNK_BYTES = 1 << 20
-_KINDS = {"SELFPLAY_COMPLETE": "selfplay", "NPZ_EXPORT_COMPLETE": "export", "TRAINING_COMPLETED": "train"}
+RESULTS_BYTES_MAX = 16 << 20
+_KINDS = {
+    "SELFPLAY_COMPLETE": "selfplay",
+    "NPZ_EXPORT_COMPLETE": "export",
+    "TRAINING_COMPLETED": "train",
+    "EVALUATION_COMPLETED": "evaluate",
+}
 
 # What each kind of file is by its content, and the job that reads it next. A program of the user's own that
 # does this job may have a form of its own for it, as long as it is not one that stands for something else.
@@ -80,6 +99,7 @@ CLAIMS: Mapping[str, tuple[str, str]] = {
     "SELFPLAY_COMPLETE": ("games", "db_path"),
     "NPZ_EXPORT_COMPLETE": ("samples", "output_path"),
     "TRAINING_COMPLETED": ("a model", "model_path"),
+    "EVALUATION_COMPLETED": ("results of games", "results_path"),
 }
 
 
@@ -95,6 +115,10 @@ class _Copy:
 
 class MustWait(Unavailable):
     """The file cannot be taken in now, for no fault of its own."""
+
+
+class _TooEarly(ConfigError):
+    """What it builds on is not known; events of two types may overtake each other on their way here."""
 
 
 class _Turn:
@@ -153,6 +177,10 @@ class FileIntake:
         try:
             async with process_scope().get(_Turn, _Turn).lock:
                 return await self._noted(state, copy, event)
+        except _TooEarly as why:
+            if self._runtime.now_s() - event.timestamp >= ORDER_S:
+                raise
+            raise MustWait(str(why), retry_after_s=ORDER_S) from None
         finally:
             await asyncio.to_thread(remove_file, copy.path)
 
@@ -160,9 +188,13 @@ class FileIntake:
         if copy.digest in state.shards or copy.digest in state.samples or state.player(copy.digest):
             return False
         kind = _KINDS[event.event_type]
+        first_id = f"{OUTSIDE}-{kind}-{copy.digest[:16]}"
+        # Results leave no file in the state: the matches themselves say which file they came in.
+        if any(match.job_id.startswith(first_id) for match in state.matches):
+            return False
         await asyncio.to_thread(_check_content, kind, copy, self._loop.rules.own_programs)
         order, artifacts, fields = await self._read(kind, state, copy, event.payload)
-        job_id = await self._free_id(f"{OUTSIDE}-{kind}-{copy.digest[:16]}")
+        job_id = await self._free_id(first_id)
         reason = f"told by {event.source or 'somebody'} with {event.event_type}"
         job = OpenJob(job_id, kind, order, 0, reason, self._runtime.now_s())
         report = self._report(state, event.payload, job, artifacts, fields)
@@ -205,9 +237,14 @@ class FileIntake:
             counts = {"games": _count(told, "games_exported"), "rows": rows}
             order = JobOrder(config=config, params={"rows_generated": state.rows + rows}, purpose=OUTSIDE)
             return order, [_artifact(copy, "samples", counts)], {}
+        if kind == "evaluate":
+            results = await asyncio.to_thread(_results_of, copy)
+            order, fields = _evaluation(state, self._loop.rules, results, told)
+            counts = {"games": sum(match.games for match in results.matches)}
+            return order, [_artifact(copy, "evaluation", counts)], fields
         samples = state.newest_samples
         if samples is None:
-            raise ConfigError("no samples of the config are known; tell them first with NPZ_EXPORT_COMPLETE")
+            raise _TooEarly("no samples of the config are known; tell them first with NPZ_EXPORT_COMPLETE")
         card = await asyncio.to_thread(_card_of, copy, self._folders)
         made = JobArtifact(
             name=copy.real.with_suffix(".json").name,
@@ -330,6 +367,8 @@ def _artifact(copy: _Copy, kind: str, counts: dict[str, Any]) -> JobArtifact:
 
 def _check_content(kind: str, copy: _Copy, own_programs: tuple[str, ...]) -> None:
     """Raise `ConfigError` if the file is by its content something else than *kind* brings."""
+    if kind not in _CONTENTS:
+        return  # a document: reading it is the check
     right, reader = _CONTENTS[kind]
     found = content_kind(copy.path)
     if found is right or (found not in _TELLING and (not reader or reader in own_programs)):
@@ -383,6 +422,65 @@ def _card_of(copy: _Copy, folders: tuple[Path, ...]) -> bytes:
     if not isinstance(card, dict) or card.get("sha256") != copy.digest:
         raise ConfigError(f"the card {beside.name} is of another file: its sha256 is not {copy.digest}")
     return content
+
+
+def _results_of(copy: _Copy) -> OfferedResults:
+    """What a file says of matches, in the form in which the job `evaluate` seals it."""
+    try:
+        with copy.path.open("rb") as file:
+            content = parse_json(read_open(file, copy.real, bytes_max=RESULTS_BYTES_MAX))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{copy.real.name} is no file of results: {error}") from None
+    return read_fields(content, OfferedResults, copy.real.name)
+
+
+def _evaluation(
+    state: ConfigState, rules: LearningRules, results: OfferedResults, told: Mapping[str, Any]
+) -> tuple[JobOrder, dict[str, Any]]:
+    """The order that *results* would have answered, and the answer."""
+    if results.config != state.config:
+        raise ConfigError(f"its games are of {results.config}, not of {state.config}")
+    model = state.models.get(results.model_sha256)
+    if model is None:
+        raise _TooEarly(
+            f"the run knows no model {results.model_sha256[:12]}; tell it first with TRAINING_COMPLETED"
+        )
+    if told.get("model_id") in state.models and told["model_id"] != model.digest:
+        raise ConfigError(f"its games are of model {model.digest[:12]}, not of {told['model_id'][:12]}")
+    players = board_and_players(state.config)[1]
+    if wrong := [each.players for each in results.matches if each.players != players]:
+        raise ConfigError(f"games of {wrong[0]} players are no games of {state.config}")
+    simulations = rules.evaluation_simulations if results.simulations is None else results.simulations
+    files = {f"candidate{WEIGHTS_SUFFIX}": model.digest}
+    matches, gates = [], []
+    for each in results.matches:
+        opponent = _opponent(state, rules, each.opponent, files, simulations)
+        purpose = PROMOTION if model.state in OPEN else RATING
+        gates.append({"opponent": opponent, "games": each.games, "purpose": purpose})
+        matches.append({**msgspec.to_builtins(each), "opponent": opponent})
+    params = {"candidate": player_text(f"candidate{WEIGHTS_SUFFIX}", simulations), "gates": gates}
+    order = JobOrder(config=state.config, params=params, inputs=files, purpose=OUTSIDE)
+    return order, {"matches": matches}
+
+
+def _opponent(
+    state: ConfigState, rules: LearningRules, name: str, files: dict[str, str], simulations: int
+) -> str:
+    """The player that a file calls *name*, as orders call it; a model is named by its hash, and noted."""
+    if name in state.models:
+        file = f"opponent-{name[:NAME_DIGITS]}{WEIGHTS_SUFFIX}"
+        files[file] = name
+        return player_text(file, simulations)
+    untrained = untrained_player(rules)
+    if name in ("untrained", untrained):
+        return untrained
+    known = dict.fromkeys((RANDOM, *rules.rating_opponents))
+    if name in known:
+        return name
+    raise ConfigError(
+        f"its opponent {printable(name, 80)!r} is not known; there are {', '.join(known)}, untrained, "
+        "and the models of the run, each by the sha256 of its weights"
+    )
 
 
 # --- what waits -------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any
 
 from ringrift.learning.facts.facts import JobIssued
-from ringrift.learning.facts.matches import ordered_games, participant
 from ringrift.learning.facts.records import Match, Model, ShardState
+from ringrift.learning.facts.results import ordered_games, participant
 from ringrift.learning.facts.state import ConfigState, OpenJob
 from ringrift.learning.facts.window import rows_missing, steps_to_train
 from ringrift.learning.judging.ratings import rate
@@ -84,11 +84,8 @@ class AnnouncementContext:
 
 def loss_of(fields: Mapping[str, Any]) -> float | None:
     """The loss that a training is compared by: on held-out games where there are any."""
-    for name in _LOSSES:
-        value = fields.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-    return None
+    known = (_whole_loss(fields.get(name)) for name in _LOSSES)
+    return next((loss for loss in known if loss is not None), None)
 
 
 # What is told when a training came to its end: what it did, by its own report.

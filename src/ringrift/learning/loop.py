@@ -19,6 +19,7 @@ from ringrift.engine.fencing import is_fenced
 from ringrift.engine.leases import CONTROL_LEASE, lease_holder
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, KeyValue
+from ringrift.engine.work_rules import HOLDS
 from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -31,7 +32,7 @@ from ringrift.learning.facts.ledger import known_configs, quoted
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import MarkWriter
 from ringrift.learning.intake import FileIntake
-from ringrift.learning.pauses import ALL, Pauses
+from ringrift.learning.pauses import ALL, ReadPauses
 from ringrift.learning.pipeline import (
     DataPipelineOrchestrator,
     IterationRecord,
@@ -56,13 +57,13 @@ from ringrift.learning.status_view import (
     worker_statistics,
 )
 from ringrift.process import process_scope
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime, first_error, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 from ringrift.work.admission import get_safeguards
 from ringrift.work.shares import PREPARING
 from ringrift.work.stages import get_loop_waker, get_stage_members
-from ringrift.work.worker.records import WorkerRecord, live_workers, running_jobs
+from ringrift.work.worker.records import RUNNING, WORKERS, WorkerRecord, jobs_in, workers_in
 
 __all__ = [
     "BoardType",
@@ -131,7 +132,8 @@ class StatusWriter:
     async def status_view(self, run_state: str) -> RunStatus:
         """The status of the run now; *run_state* is running or stopped."""
         controller, kv, now_s = self._controller, self._engine.kv, self._runtime.now_s()
-        running, workers, pauses = await running_jobs(kv), await live_workers(kv), await Pauses(kv).read()
+        read = await kv.entries(RUNNING, WORKERS, HOLDS)
+        running, workers, pauses = jobs_in(read), workers_in(read), ReadPauses(read)
         states = [controller.state(config) for config in controller.configs()]
         shares, idle = controller.shares(), idle_slots(states, workers, running, now_s=now_s)
         snapshots = {}
@@ -243,37 +245,31 @@ class TrainingLoop:
         try:
             if on_ready is not None:
                 on_ready()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._take_in_waiting_files())
-                await self._turn_until_cancelled()
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None  # whoever reads of the end wants its cause
+            with first_error():
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._take_in_waiting_files())
+                    await self._turn_until_cancelled(group)
         finally:
             run.loop = None
             end_listening()
             await self._show("stopped")
 
-    async def _turn_until_cancelled(self) -> None:
+    async def _turn_until_cancelled(self, group: asyncio.TaskGroup) -> None:
         planned_s = shown_s = float("-inf")
-        ends = self._listen_for_ends()
-        try:
-            while True:
-                now_s = self._runtime.monotonic_s()
-                if self._woken.is_set() or now_s - planned_s >= PLAN_AT_LEAST_EVERY_S:
-                    self._woken.clear()
-                    await self.controller.reconcile()
-                    planned_s = now_s
-                if ends.done():
-                    ends.result()  # an engine that is away ends the loop
-                    ends = self._listen_for_ends()
-                if now_s - shown_s >= STATUS_EVERY_S:
-                    await self.controller.remember_seen_end()
-                    await self._show("running")
-                    shown_s = now_s
-                await self._wait(min(planned_s + PLAN_AT_LEAST_EVERY_S, shown_s + STATUS_EVERY_S))
-        finally:
-            ends.cancel()
-            await asyncio.wait({ends})
+        ends = group.create_task(self._wait_for_end())
+        while True:
+            now_s = self._runtime.monotonic_s()
+            if self._woken.is_set() or now_s - planned_s >= PLAN_AT_LEAST_EVERY_S:
+                self._woken.clear()
+                await self.controller.reconcile()
+                planned_s = now_s
+            if ends.done():
+                ends = group.create_task(self._wait_for_end())
+            if now_s - shown_s >= STATUS_EVERY_S:
+                await self.controller.remember_seen_end()
+                await self._show("running")
+                shown_s = now_s
+            await self._wait(min(planned_s + PLAN_AT_LEAST_EVERY_S, shown_s + STATUS_EVERY_S))
 
     async def _take_in_waiting_files(self) -> None:
         """Beside the turns: a long file must not keep the loop from planning."""
@@ -281,11 +277,10 @@ class TrainingLoop:
             await self._intake.take_waiting()
             await self._runtime.sleep(PLAN_AT_LEAST_EVERY_S)
 
-    def _listen_for_ends(self) -> asyncio.Future[None]:
-        """Wake the loop when work ends that it has not taken in yet."""
-        ends = asyncio.ensure_future(self.controller.wait_for_end(END_WAIT_S))
-        ends.add_done_callback(lambda _: self._woken.set())
-        return ends
+    async def _wait_for_end(self) -> None:
+        """Wake the loop when work ends that it has not taken in yet; an engine that is away ends the loop."""
+        await self.controller.wait_for_end(END_WAIT_S)
+        self._woken.set()
 
     async def _show(self, state: str) -> None:
         """Store the status. Learning does not end because it cannot be drawn: that is counted and told."""
@@ -409,13 +404,12 @@ class DataPipelineDaemon:
             await self._learn(configs)
             return
         try:
-            async with asyncio.TaskGroup() as group:
-                learning = group.create_task(self._learn(configs))
-                while not learning.done() and not await controlled_elsewhere(engine):
-                    await asyncio.wait({learning}, timeout=LOOK_S)
-                learning.cancel()
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None  # the loop's own: whoever reads of the crash wants that
+            with first_error():
+                async with asyncio.TaskGroup() as group:
+                    learning = group.create_task(self._learn(configs))
+                    while not learning.done() and not await controlled_elsewhere(engine):
+                        await asyncio.wait({learning}, timeout=LOOK_S)
+                    learning.cancel()
         finally:
             self._loop = None
 

@@ -205,9 +205,19 @@ def champion_key(config: str) -> str:
 
 log = structlog.get_logger()
 
+MODELS_FOLDER = "models"  # in the data folder
 SUFFIX, CARD_SUFFIX = ".safetensors", ".json"
 PREVIOUS, PART = ".previous", ".part"
 _CHUNK_BYTES = 1 << 20
+
+
+def installed_champion(data_dir: Path, config: str, model: str) -> Path | None:
+    """Where *model* lies as the champion of *config*; None while its files are not whole. Blocks."""
+    path = data_dir / MODELS_FOLDER / f"canonical_{_plain(config)}{SUFFIX}"
+    card = path.with_suffix(CARD_SUFFIX)
+    # The card comes last and names its weights: until then it is that of the champion before.
+    is_whole = _holds({path: model}) and card.is_file() and model in card.read_text(encoding="utf8")
+    return path if is_whole else None
 
 
 class ChampionFiles:

@@ -22,7 +22,6 @@ from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import run_state, seen_run
-from ringrift.learning.announcements import SOURCE as LOOP
 from ringrift.learning.facts.facts import JobEnded, JobIssued, Promoted, Rejected, Staged
 from ringrift.learning.facts.records import Model, ModelState, ShardState
 from ringrift.learning.facts.state import ConfigState, stage_of
@@ -374,8 +373,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         elif name == "ORPHAN_GAMES_DETECTED":
             wanted = {"requester": NAME, "data_type": "games", "reason": "games that nobody registered"}
             await self.tell("SYNC_REQUEST", wanted)
-        if event.source != LOOP:  # what the loop told itself is no news to it
-            get_loop_waker().ring_for(event)
+        get_loop_waker().ring_for(event)
 
     async def _take_in(self, event: RouterEvent) -> None:
         """Files that somebody names become facts where the loop runs; what cannot is refused with the reason.

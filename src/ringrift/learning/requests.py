@@ -5,6 +5,8 @@ Any process may write a request; the one that writes facts takes it in. Taking i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from ringrift.decoding import decoder_of
@@ -24,6 +26,12 @@ from ringrift.work.worker.records import SET_ASIDE, SetAsideRecord, set_aside_ke
 RECALL_PREFIX = "learning/recall_wish/"
 
 
+def asked_about(prefix: str, entries: Iterable[Entry]) -> set[str]:
+    """The configs for which a request under *prefix* waits, as they stand in keys."""
+    keys = (entry.key for entry in entries if entry.key.startswith(prefix))
+    return {key.removeprefix(prefix).partition("/")[0] for key in keys}
+
+
 class RecallRequests:
     """The recalls, and withdrawals of recalls, that are not facts yet."""
 
@@ -39,13 +47,6 @@ class RecallRequests:
         entries = await self._kv.entries(f"{RECALL_PREFIX}{quoted(config)}/")
         found = [decode_entry(entry, Recalled) for entry in entries]
         return sorted(found, key=lambda recall: recall.at_s)
-
-    async def configs(self) -> set[str]:
-        """The configs for which a request waits, as they stand in keys."""
-        return {
-            entry.key.removeprefix(RECALL_PREFIX).partition("/")[0]
-            for entry in await self._kv.entries(RECALL_PREFIX)
-        }
 
     async def is_waiting(self, config: str, recall_id: str) -> bool:
         return await self._kv.get(_recall_key(config, recall_id)) is not None
@@ -97,13 +98,6 @@ class StandingRequests:
         """The requests for *config*, oldest first."""
         found = [read_request(entry) for entry in await self._kv.entries(f"{WORKER_PREFIX}{quoted(config)}/")]
         return sorted(found, key=lambda request: request.at_s)
-
-    async def configs(self) -> set[str]:
-        """The configs for which a request waits, as they stand in keys."""
-        return {
-            entry.key.removeprefix(WORKER_PREFIX).partition("/")[0]
-            for entry in await self._kv.entries(WORKER_PREFIX)
-        }
 
     async def is_waiting(self, config: str, worker: str) -> bool:
         return await self._kv.get(_worker_key(config, worker)) is not None

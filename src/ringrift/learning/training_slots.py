@@ -10,7 +10,7 @@ slot cannot spoil what the next one does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import quote
@@ -21,11 +21,12 @@ import structlog
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder, lease_key
 from ringrift.engine.opening import get_engine, has_store
-from ringrift.engine.ports import Engine, KeyValue, WorkItem, WorkQueue
+from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue
 from ringrift.engine.work_rules import WORK_LEASES, HeldWork, work_lease
 from ringrift.errors import ConfigError, Conflict, LeaseLost, Unavailable
 from ringrift.learning.plan.stages import SlotHold
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.task_owner import TaskOwner
 
 log = structlog.get_logger()
 
@@ -76,7 +77,7 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True):
 class _Held:
     job: TrainingJob
     leases: tuple[NamedLease, ...]
-    keepers: tuple[asyncio.Task[None], ...]
+    keepers: TaskOwner  # renew the leases
 
 
 class TrainingSlots:
@@ -137,7 +138,9 @@ class TrainingSlots:
             model_version=model_version,
         )
         leases = (own, place)
-        keepers = tuple(asyncio.create_task(self._keep(job, lease), name=lease.name) for lease in leases)
+        keepers = TaskOwner(f"training slot {job.job_id}")
+        for lease in leases:
+            keepers.create_task(self._keep(job, lease), name=lease.name)
         self._held[job.job_id] = _Held(job, leases, keepers)
         await self._write(kv, job)
         log.info("training.slot_taken", job_id=job.job_id, config=config_key, token=token)
@@ -148,9 +151,7 @@ class TrainingSlots:
         held = self._held.pop(job_id, None)
         if held is None:
             return False
-        for keeper in held.keepers:
-            keeper.cancel()
-        await asyncio.wait(held.keepers, timeout=RELEASE_S)
+        await held.keepers.stop(RELEASE_S)
         async with asyncio.timeout(RELEASE_S):
             kv = (await self._open_engine()).kv
             if held.leases[0].held:
@@ -269,9 +270,12 @@ async def trainings_of_workers(queue: WorkQueue) -> dict[str, WorkItem]:
     return {item.group: item for item in claimed if item.kind == TRAIN and item.group}
 
 
-async def held_slots(kv: KeyValue) -> dict[str, SlotHold]:
-    """Who holds the slot of each config that somebody holds, in whichever process."""
-    leases = {entry.key: entry for entry in await kv.entries(WORK_LEASES)}
+async def held_slots(kv: KeyValue, entries: Iterable[Entry] | None = None) -> dict[str, SlotHold]:
+    """Who holds the slot of each config that somebody holds, in whichever process.
+
+    *entries* are those of the leases, if they are read already.
+    """
+    leases = [entry.key for entry in (await kv.entries(WORK_LEASES) if entries is None else entries)]
     configs = {group for group, kind in HeldWork.by(leases).kinds if kind == TRAIN}
     found = {}
     for config in configs:

@@ -1,19 +1,24 @@
 """What a network looks like: everything that must agree between a file of weights and its user.
 
-The shapes at both ends come from the game; a preset adds width and depth. Nothing here needs PyTorch.
+The shapes at both ends come from the game; a preset adds width and depth. The card beside a file of weights
+says both, and where the model comes from. Nothing here needs PyTorch.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ringrift.errors import ArchitectureMismatch, ConfigError
+from ringrift.errors import ArchitectureMismatch, ConfigError, Corrupt, ForeignFile, SchemaTooNew
+from ringrift.foreign_files.documents import NoDocument, parse_json
+from ringrift.foreign_files.paths import read_regular
 from ringrift.games.contract import Game
 
 KIND = "residual"
@@ -69,17 +74,15 @@ class Architecture:
     def __post_init__(self) -> None:
         if self.kind != KIND:
             raise ConfigError(f"network: no architecture {self.kind!r}; there is {KIND!r}")
-        for field in fields(self):
-            value = getattr(self, field.name)
-            low = 0 if field.name in ("action_planes", "placeless", "blocks") else 1
-            if field.name == "kind":
+        for each in fields(self):
+            value = getattr(self, each.name)
+            low = 0 if each.name in ("action_planes", "placeless", "blocks") else 1
+            if each.name == "kind":
                 continue
-            high = LARGEST[field.name]
+            high = LARGEST[each.name]
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 told = repr(value)[:40]
-                raise ConfigError(
-                    f"network: {field.name} must be a whole number, {low} to {high}, not {told}"
-                )
+                raise ConfigError(f"network: {each.name} must be a whole number, {low} to {high}, not {told}")
         if self.action_planes + self.placeless == 0:
             raise ConfigError("network: there must be an action")
         if self.parameter_count > PARAMETERS_MAX:
@@ -112,7 +115,7 @@ class Architecture:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Architecture:
-        names = {field.name for field in fields(cls)}
+        names = {each.name for each in fields(cls)}
         if odd := sorted(names ^ set(record)):
             raise ConfigError(f"network: the architecture's fields are wrong at {', '.join(odd)}")
         return cls(**record)
@@ -148,10 +151,10 @@ def architecture_for(game: Game, preset: str | Preset) -> Architecture:
 
 def require_same(model: str, *, wanted: Architecture, found: Architecture) -> None:
     """Raise `ArchitectureMismatch` that names the first field in which they differ."""
-    for field in fields(Architecture):
-        want, have = getattr(wanted, field.name), getattr(found, field.name)
+    for each in fields(Architecture):
+        want, have = getattr(wanted, each.name), getattr(found, each.name)
         if want != have:
-            raise ArchitectureMismatch(model, field=field.name, wanted=want, found=have)
+            raise ArchitectureMismatch(model, field=each.name, wanted=want, found=have)
 
 
 def board_mask(game: Game) -> npt.NDArray[np.bool_]:
@@ -168,3 +171,83 @@ def board_mask(game: Game) -> npt.NDArray[np.bool_]:
     if not placed.size:
         mask[:] = True
     return mask.reshape(rows, columns)
+
+
+# --- the card of a model ------------------------------------------------------------------------------
+#
+# The card of a model: what a file of weights is, in JSON beside it.
+
+
+FORMAT = "ringrift.model"
+VERSION = 1
+CARD_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What a model is and where it comes from."""
+
+    config: str  # key of the game
+    architecture: Architecture
+    parent: str | None = None  # digest of the weights that training started from
+    rows_seen: int = 0
+    sha256: str = ""  # digest of the weights' file, written when it is saved
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"format": FORMAT, "version": VERSION} | asdict(self)
+
+
+def card_path(weights: Path) -> Path:
+    """`net.safetensors` has its card in `net.json`."""
+    return weights.with_suffix(".json")
+
+
+def write_text(card: ModelCard) -> str:
+    return json.dumps(card.to_json(), indent=2, sort_keys=True) + "\n"
+
+
+def read_card(path: Path) -> ModelCard:
+    """Read a card; raises `ForeignFile`, `SchemaTooNew` or `Corrupt` that says what is wrong with it."""
+    record = _read_record(path)
+    try:
+        return ModelCard(
+            config=_of_type(record, "config", str),
+            architecture=Architecture.from_json(_of_type(record, "architecture", dict)),
+            parent=None if record.get("parent") is None else _of_type(record, "parent", str),
+            rows_seen=_of_type(record, "rows_seen", int),
+            sha256=_of_type(record, "sha256", str),
+            notes=_of_type(record, "notes", dict),
+        )
+    except ConfigError as error:
+        raise Corrupt(
+            path, found=str(error), advice="Take the card from where the model came from"
+        ) from error
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    try:
+        record = parse_json(read_regular(path, bytes_max=CARD_BYTES_MAX))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no card of a model") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except NoDocument as error:
+        raise Corrupt(path, found=f"the card is no JSON ({error})", advice="Copy it again") from error
+    if not isinstance(record, dict) or record.get("format") != FORMAT:
+        raise ForeignFile(path, found="this is not the card of a model", advice="Name a model's file")
+    version = record.get("version")
+    if not isinstance(version, int) or version > VERSION:
+        raise SchemaTooNew(
+            path,
+            found=f"the card has version {version!s:.40}, this program reads {VERSION}",
+            advice="Update it",
+        )
+    return record
+
+
+def _of_type(record: Mapping[str, Any], name: str, kind: type) -> Any:
+    value = record.get(name)
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise ConfigError(f"the card's {name} is {value!r:.80}, not a {kind.__name__}")
+    return value

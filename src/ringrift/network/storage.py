@@ -22,8 +22,14 @@ from torch import Tensor
 from ringrift.errors import ArchitectureMismatch, ConfigError, Corrupt, DigestMismatch, GameMismatch
 from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.foreign_files.paths import read_regular
-from ringrift.network.architecture import Architecture, require_same
-from ringrift.network.metadata import ModelCard, card_path, read_card, write_text
+from ringrift.network.architecture import (
+    Architecture,
+    ModelCard,
+    card_path,
+    read_card,
+    require_same,
+    write_text,
+)
 from ringrift.network.model import ResidualNet
 
 SUFFIX = ".safetensors"

@@ -15,8 +15,8 @@ import numpy as np
 from ringrift.errors import ConfigError, IllegalAction
 from ringrift.games.contract import ActionArray, Game, State, States
 from ringrift.players.contract import Player, Seeds, derived, picked
-from ringrift.statistics.shares import wilson_interval
-from ringrift.statistics.sprt import PAIR_OUTCOMES
+from ringrift.statistics.match_evidence import PAIR_OUTCOMES
+from ringrift.statistics.ratings import wilson_interval
 
 # Counting what a match has shown: wins and intervals for the first entrant, game by game and per opening.
 

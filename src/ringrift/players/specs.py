@@ -12,7 +12,7 @@ from ringrift.foreign_files.paths import read_regular
 from ringrift.games.contract import ActionArray, Game, States
 from ringrift.games.ringrift.game import RingRiftGame
 from ringrift.players.contract import Player, Seeds, picked
-from ringrift.players.ringrift_heuristic.player import HeuristicPlayer, Weights
+from ringrift.players.ringrift_heuristic import HeuristicPlayer, Weights
 from ringrift.players.rollout import RolloutPlayer
 
 # The player that any legal action will do for.

@@ -16,7 +16,7 @@ import structlog
 
 from ringrift.daemons.child_process import keep_log_small
 from ringrift.data.plane import WakingDaemon
-from ringrift.events.dead_letters import get_dead_letter_queue
+from ringrift.events.dead_letter_queue import DeadLetterQueue
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import check_leads_there, open_file, remove_file, rename_file
@@ -123,4 +123,4 @@ def vacuum(path: Path, *, bytes_max: int = VACUUM_BYTES_MAX) -> str:
 
 
 def _purge_dead_letters() -> int:
-    return get_dead_letter_queue().purge_old_events(DEAD_LETTER_DAYS)
+    return DeadLetterQueue.get_instance().purge_old_events(DEAD_LETTER_DAYS)

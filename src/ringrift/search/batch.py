@@ -26,19 +26,19 @@ from ringrift.search.core.rooting import (
     SEED,
     Roots,
 )
-from ringrift.search.core.selection import Selection
 from ringrift.search.core.tree import (
     EDGES,
     NODES,
     NONE,
     ROOT,
     UNKNOWN,
+    Selection,
     make_tree,
     with_room,
 )
 
 IntArray = npt.NDArray[np.int32]
-EDGES_AT_START = 256
+EDGES_AT_START = 256  # for each game; doubled as needed
 
 
 class BatchSearch:
@@ -112,6 +112,7 @@ class BatchSearch:
         if found:
             leaves = self._leaves
             states = leaves.states[:found]
+            # the actions were legal when their node was added
             self.game.apply(states, leaves.actions[:found], trusted=True)
             self._judge(leaves, states)
         done: Numbers = slots[self._roots.numbers[slots, DONE] >= self._roots.numbers[slots, BUDGET]]
@@ -193,6 +194,7 @@ class BatchSearch:
         else:
             logits, values = np.empty(0, dtype=np.float32), self.game.results(states)
             if running.any():
+                # Finished games have no actions, so the flat list of the others is the same.
                 offsets = np.append(legal.offsets[:-1][running], legal.offsets[-1])
                 evaluation = self._evaluate(states[running], LegalActions(offsets, legal.actions))
                 logits, values[running] = evaluation.logits, evaluation.values
@@ -205,6 +207,7 @@ class BatchSearch:
     def _evaluate(self, states: States, legal: LegalActions) -> Evaluation:
         self.evaluated += len(states)
         evaluation = self.evaluator.evaluate(states, legal)
+        # A single NaN would spread through the tree and end in the training data.
         if not (np.isfinite(evaluation.logits).all() and np.isfinite(evaluation.values).all()):
             raise ConfigError(
                 f"search: the evaluator {type(self.evaluator).__name__} gave numbers not finite"
@@ -256,7 +259,7 @@ def _settings(config: SearchConfig) -> Selection:
         noise_weight=float(config.noise_weight),
         noise_alpha=float(config.noise_alpha or 0.0),
         leaves=int(config.leaves),
-        prove=bool(config.prove and config.root == "gumbel"),
+        prove=bool(config.prove and config.root == "gumbel"),  # only Gumbel's selection knows proofs
     )
 
 

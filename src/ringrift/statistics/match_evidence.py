@@ -9,19 +9,173 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
+from math import log, sqrt
 
 from ringrift.errors import ConfigError
-from ringrift.statistics.ratings import place_chances
-from ringrift.statistics.shares import wilson_interval
-from ringrift.statistics.sprt import (
-    PAIR_OUTCOMES,
-    SprtConfig,
-    SprtState,
-    Verdict,
-    judged,
-    ratio_of_means,
-    sprt_state,
-)
+from ringrift.statistics.ratings import place_chances, wilson_interval
+
+# --- the sequential test ------------------------------------------------------------------------------
+#
+# The sequential test of a match: stop as soon as the score says which of two strengths is the likelier.
+#
+# The generalised sequential probability ratio test of Van den Bergh, as chess engine testing uses it. The
+# data are counts of equally spaced scores: of games (loss, draw, win), or better of pairs of games that
+# share an opening (0, ½, 1, 1½, 2 points), because the two games of a pair are not independent. The
+# log-likelihood ratio compares the most likely distributions whose strength is exactly each hypothesis.
+
+
+# An outcome that was not seen yet is not impossible; without this share a first run of equal outcomes
+# would have no variance.
+UNSEEN = 1e-3
+GAMES_PER_PAIR = 2
+PAIR_OUTCOMES = 5
+# Normalised Elo is this many times the mean score above ½ per standard deviation of one game.
+NORMALISED_ELO_PER_DEVIATION = 800 / log(10)
+BISECTIONS = 60
+
+
+class Verdict(StrEnum):
+    """What the test says now."""
+
+    CONTINUE = "continue"
+    STRONGER = "stronger"  # elo1 is accepted
+    NOT_STRONGER = "not_stronger"  # elo0 is accepted
+
+
+class EloScale(StrEnum):
+    """What an Elo difference means."""
+
+    LOGISTIC = "logistic"  # of the expected score
+    NORMALISED = "normalised"  # of the score per standard deviation: the same number of games decides
+
+
+@dataclass(frozen=True, slots=True)
+class SprtConfig:
+    """Is the player rather elo1 stronger, or elo0? Wrong with at most alpha and beta."""
+
+    elo0: float
+    elo1: float
+    alpha: float = 0.05
+    beta: float = 0.05
+    scale: EloScale = EloScale.LOGISTIC
+
+    def __post_init__(self) -> None:
+        if not self.elo0 < self.elo1:
+            raise ConfigError(f"sprt: elo0 must lie below elo1, not {self.elo0:g} and {self.elo1:g}")
+        for name, rate in (("alpha", self.alpha), ("beta", self.beta)):
+            if not 0 < rate < 0.5:
+                raise ConfigError(f"sprt: {name} must lie between 0 and 0.5, not {rate:g}")
+
+    @property
+    def lower(self) -> float:
+        """Log-likelihood ratio at which elo0 is accepted."""
+        return log(self.beta / (1 - self.alpha))
+
+    @property
+    def upper(self) -> float:
+        """Log-likelihood ratio at which elo1 is accepted."""
+        return log((1 - self.beta) / self.alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class SprtState:
+    """Where a test stands."""
+
+    llr: float
+    lower: float
+    upper: float
+    verdict: Verdict
+
+
+def expected_score(elo: float) -> float:
+    """Share of the points that a player *elo* stronger gets."""
+    return float(1 / (1 + 10 ** (-elo / 400)))
+
+
+def sprt_state(config: SprtConfig, counts: Sequence[int]) -> SprtState:
+    """Judge *counts* of outcomes from worst to best: three for single games, five for pairs."""
+    return judged(config, log_likelihood_ratio(config, counts))
+
+
+def judged(config: SprtConfig, llr: float) -> SprtState:
+    """What a log-likelihood ratio says within the bounds of *config*."""
+    verdict = Verdict.CONTINUE
+    if llr >= config.upper:
+        verdict = Verdict.STRONGER
+    elif llr <= config.lower:
+        verdict = Verdict.NOT_STRONGER
+    return SprtState(llr=llr, lower=config.lower, upper=config.upper, verdict=verdict)
+
+
+def log_likelihood_ratio(config: SprtConfig, counts: Sequence[int]) -> float:
+    if len(counts) not in (3, PAIR_OUTCOMES) or min(counts) < 0:
+        raise ConfigError(f"sprt takes counts of 3 or {PAIR_OUTCOMES} outcomes, not {list(counts)}")
+    if sum(counts) == 0:
+        return 0.0
+    if config.scale is EloScale.LOGISTIC:
+        return ratio_of_means(counts, mean0=expected_score(config.elo0), mean1=expected_score(config.elo1))
+    shares, scores, total = _shares(counts)
+    mean = sum(share * score for share, score in zip(shares, scores, strict=True))
+    variance = sum(share * (score - mean) ** 2 for share, score in zip(shares, scores, strict=True))
+    # A pair's mean score deviates √2 times less than a game's.
+    games = GAMES_PER_PAIR if len(counts) == PAIR_OUTCOMES else 1
+    deviations = (mean - 0.5) / sqrt(variance)
+    from_elo0, from_elo1 = (
+        deviations - elo / NORMALISED_ELO_PER_DEVIATION * sqrt(games) for elo in (config.elo0, config.elo1)
+    )
+    return total / 2 * log((1 + from_elo0**2) / (1 + from_elo1**2))
+
+
+def ratio_of_means(counts: Sequence[int], *, mean0: float, mean1: float) -> float:
+    """How much likelier *mean1* is than *mean0*, as a logarithm, for counts of scores spread from 0 to 1.
+
+    Nothing is assumed of the distribution but its bounds: of all with the right mean, the likeliest counts.
+    """
+    return _ratio_of_means(tuple(counts), mean0, mean1)
+
+
+@lru_cache(maxsize=1024)  # the plan asks for the same match at every look, until it has more games
+def _ratio_of_means(counts: tuple[int, ...], mean0: float, mean1: float) -> float:
+    if sum(counts) == 0:
+        return 0.0
+    shares, scores, total = _shares(counts)
+    at_mean0, at_mean1 = _likeliest(shares, scores, mean0), _likeliest(shares, scores, mean1)
+    return total * sum(
+        share * log(one / zero) for share, zero, one in zip(shares, at_mean0, at_mean1, strict=True)
+    )
+
+
+def _shares(counts: Sequence[int]) -> tuple[list[float], list[float], float]:
+    """Share and score of each outcome, and how many there were."""
+    weights = [max(float(count), UNSEEN) for count in counts]
+    total = sum(weights)
+    return (
+        [weight / total for weight in weights],
+        [at / (len(counts) - 1) for at in range(len(counts))],
+        total,
+    )
+
+
+def _likeliest(shares: Sequence[float], scores: Sequence[float], mean: float) -> list[float]:
+    """The distribution of that *mean* under which *shares* are the likeliest.
+
+    It is `share / (1 + tilt * (score - mean))`, and the tilt is the one zero of a falling function.
+    """
+    low, high = -1 / (scores[-1] - mean), 1 / (mean - scores[0])
+    for _ in range(BISECTIONS):
+        tilt = (low + high) / 2
+        slope = sum(
+            share * (score - mean) / (1 + tilt * (score - mean))
+            for share, score in zip(shares, scores, strict=True)
+        )
+        low, high = (tilt, high) if slope > 0 else (low, tilt)
+    tilt = (low + high) / 2
+    return [share / (1 + tilt * (score - mean)) for share, score in zip(shares, scores, strict=True)]
+
+
+# --- what the games say -------------------------------------------------------------------------------
+
 
 Z_99 = 2.5758293035489
 

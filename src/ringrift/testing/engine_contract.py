@@ -74,6 +74,7 @@ class BlobsContract:
         assert await blobs.put_bytes(b"same") == await blobs.put_bytes(b"same")
         assert await blobs.digests() == [_digest(b"same")]
 
+    # All write the same name: whoever comes last must not replace a file that others read.
     async def test_many_may_put_the_same_content_at_once(self, bench: EngineBench) -> None:
         handles = [(await bench.open()).blobs for _ in range(4)]
         content = b"shard" * 10_000
@@ -81,6 +82,7 @@ class BlobsContract:
         assert set(digests) == {_digest(content)}
         await handles[0].verify(digests[0])
 
+    # Its digest is well known, and 0 bytes are easily taken for nothing.
     async def test_the_empty_blob_is_a_blob(self, bench: EngineBench) -> None:
         blobs = (await bench.open()).blobs
         digest = await blobs.put_bytes(b"")
@@ -121,7 +123,7 @@ class BlobsContract:
         digest = _digest(b"one two")
         lost = await bench.open()
         await (await lost.blobs.upload(digest)).write(b"one ")
-        await lost.close()
+        await lost.close()  # as a process that was killed: nobody committed or aborted
         blobs = (await bench.open()).blobs
         upload = await blobs.upload(digest)
         assert upload.offset == 4
@@ -130,6 +132,7 @@ class BlobsContract:
         with await blobs.open(digest) as file:
             assert file.read() == b"one two"
 
+    # Forgotten, too: continuing from wrong bytes could never end well.
     async def test_an_upload_of_other_bytes_is_refused_and_forgotten(self, bench: EngineBench) -> None:
         blobs, digest = (await bench.open()).blobs, _digest(b"right")
         upload = await blobs.upload(digest)
@@ -184,6 +187,7 @@ class KeyValueContract:
             await kv.create("a", b"2")
         assert refused.value.revision == revision
 
+    # Leases are made of this: two winners would be two leaders.
     async def test_of_many_who_create_one_wins(self, bench: EngineBench) -> None:
         handles = [(await bench.open()).kv for _ in range(4)]
         outcomes = await asyncio.gather(
@@ -192,6 +196,7 @@ class KeyValueContract:
         assert sum(isinstance(outcome, int) for outcome in outcomes) == 1
         assert sum(isinstance(outcome, AlreadyExists) for outcome in outcomes) == 3
 
+    # In the same step as the write: a check before it would leave a moment in which the role changes hands.
     async def test_a_guarded_write_needs_the_revision_of_the_guard(self, bench: EngineBench) -> None:
         kv, other = (await bench.open()).kv, (await bench.open()).kv
         guard = WriteGuard("role", await kv.create("role", b"me"))
@@ -219,6 +224,7 @@ class KeyValueContract:
         await kv.put("a", b"1", guard=short)
         await kv.delete("gone")
         await bench.pass_time(6)
+        # A role that nobody has is not a role that everybody has.
         for guard in (short, gone, WriteGuard("never", 1)):
             with pytest.raises(LeaseLost, match="nobody has it"):
                 await kv.put("a", b"2", guard=guard)
@@ -238,6 +244,7 @@ class KeyValueContract:
             await kv.update("b", b"1", revision=second)
         assert absent.value.current is None
 
+    # The usual loop of reading and changing: every lost update would be missing from the count.
     async def test_no_update_is_lost_between_handles(self, bench: EngineBench) -> None:
         handles = [(await bench.open()).kv for _ in range(3)]
         await handles[0].create("count", b"0")
@@ -280,6 +287,7 @@ class KeyValueContract:
             await kv.delete("a", revision=old)
         assert await kv.delete("a", revision=current)
 
+    # A revision is a fencing token: after a deletion it must not start again.
     async def test_revisions_grow_over_keys_deletion_and_expiry(self, bench: EngineBench) -> None:
         kv = (await bench.open()).kv
         seen = [await kv.put("a", b"1"), await kv.put("b", b"1")]
@@ -292,10 +300,14 @@ class KeyValueContract:
 
     async def test_entries_are_listed_by_prefix_and_key(self, bench: EngineBench) -> None:
         kv = (await bench.open()).kv
+        # `rolex` begins like the others, without being below them
         for key in ("role/b", "role/a", "rolex", "node/é", "node/a"):
             await kv.put(key, key.encode())
         assert [entry.key for entry in await kv.entries("role/")] == ["role/a", "role/b"]
         assert [e.key for e in await kv.entries()] == ["node/a", "node/é", "role/a", "role/b", "rolex"]
+        assert [e.key for e in await kv.entries("rolex", "node/", "nothing/", "node/a")] == [
+            *("node/a", "node/é", "rolex")
+        ]
 
     async def test_an_entry_ends_with_its_time(self, bench: EngineBench) -> None:
         first, second = (await bench.open()).kv, (await bench.open()).kv
@@ -310,8 +322,9 @@ class KeyValueContract:
         assert not await second.delete("a")
         with pytest.raises(RevisionMismatch):
             await first.update("a", b"2", revision=revision)
-        await second.create("a", b"3")
+        await second.create("a", b"3")  # the name is free again, though nobody deleted it
 
+    # A renewal without a time means for ever: keeping the old end would drop what somebody wants kept.
     async def test_an_update_gives_new_time_or_none(self, bench: EngineBench) -> None:
         kv = (await bench.open()).kv
         revision = await kv.create("a", b"1", ttl_s=5)
@@ -327,11 +340,12 @@ class KeyValueContract:
     async def test_a_watch_sees_changes_of_every_handle_in_order(self, bench: EngineBench) -> None:
         watcher, writer = (await bench.open()).kv, (await bench.open()).kv
         start = await writer.put("x/a", b"0")
-        async with aclosing(watcher.watch("x/", after=start)) as changes:
+        async with aclosing(watcher.watch("x/", after=start)) as changes, asyncio.TaskGroup() as group:
             revisions = [await writer.put("x/b", b"1")]
             assert await _next(changes) == Change(key="x/b", value=b"1", revision=revisions[0])
+            # a change outside of the prefix wakes, and must not be handed out
             await writer.put("y/c", b"elsewhere")
-            waiting = asyncio.create_task(_next(changes))
+            waiting = group.create_task(_next(changes))
             await bench.settle()
             revision = await writer.put("x/a", b"2")
             assert await waiting == Change(key="x/a", value=b"2", revision=revision)
@@ -356,6 +370,7 @@ class KeyValueContract:
         assert page.changes == ()
         assert page.complete
 
+    # A reader that remembers a revision of a database that was put back from a copy.
     async def test_who_asks_beyond_the_last_change_misses_none_that_comes(self, bench: EngineBench) -> None:
         kv = (await bench.open()).kv
         revision = await kv.put("a", b"1")
@@ -368,8 +383,8 @@ class KeyValueContract:
     async def test_a_watch_from_now_on_sees_nothing_older(self, bench: EngineBench) -> None:
         kv = (await bench.open()).kv
         await kv.put("a", b"old")
-        async with aclosing(kv.watch()) as changes:
-            waiting = asyncio.create_task(_next(changes))
+        async with aclosing(kv.watch()) as changes, asyncio.TaskGroup() as group:
+            waiting = group.create_task(_next(changes))
             await bench.settle()
             revision = await kv.put("a", b"new")
             assert await waiting == Change(key="a", value=b"new", revision=revision)
@@ -386,14 +401,15 @@ class KeyValueContract:
     async def test_a_watch_sees_expiry(self, bench: EngineBench) -> None:
         kv = (await bench.open()).kv
         start = await kv.put("a", b"1", ttl_s=5)
-        async with aclosing(kv.watch(after=start)) as changes:
-            waiting = asyncio.create_task(_next(changes))
+        async with aclosing(kv.watch(after=start)) as changes, asyncio.TaskGroup() as group:
+            waiting = group.create_task(_next(changes))
             await bench.settle()
             await bench.pass_time(6)
             change = await waiting
             assert (change.key, change.value) == ("a", None)
             assert change.revision > start
 
+    # Who is slow needs where things are now, not every step of the way.
     async def test_a_watch_may_skip_but_never_the_last_value(self, bench: EngineBench) -> None:
         kv = (await bench.open()).kv
         start = await kv.put("a", b"0")
@@ -464,6 +480,7 @@ class EventLogContract:
         assert [a.duplicate for a in again] == [True, False, True]
         assert [r.body for r in await first.events.read(after=0, limit=10)] == [b"first", b"{}"]
 
+    # A gap would look like an event that got lost, and a wake-up would make every repeat cost all readers.
     async def test_a_repeated_id_uses_up_no_number_and_wakes_nobody(self, bench: EngineBench) -> None:
         log = (await bench.open()).events
         (first,) = await log.append([event("a")])
@@ -497,7 +514,7 @@ class EventLogContract:
         assert await log.bounds() == LogBounds(kept.seq, kept.seq)
         await bench.pass_time(90_000)
         await log.trim()
-        assert await log.bounds() == LogBounds(kept.seq + 1, kept.seq)
+        assert await log.bounds() == LogBounds(kept.seq + 1, kept.seq)  # empty, and still where it was
         (after,) = await log.append([event("after")])
         assert after.seq > kept.seq
 
@@ -532,6 +549,7 @@ class EventLogContract:
         first_left, last = await log.bounds()
         assert last - first_left + 1 == 1_000
 
+    # Or it would open and close with every event, and each publisher would be refused at random.
     async def test_a_little_room_does_not_open_a_full_log(self, bench: EngineBench) -> None:
         log, key = (await bench.open()).events, CursorKey("slow", "node:1")
         await log.commit({key: Position(0)})
@@ -556,6 +574,7 @@ class EventLogContract:
         log, gone, there = (await bench.open()).events, CursorKey("gone", "n:1"), CursorKey("there", "n:2")
         await log.commit({gone: Position(0), there: Position(100)})
         await log.append([event(str(n)) for n in range(2_500)])
+        # Longer in all than a position counts as live; one of the two is renewed in between.
         for _ in range(4):
             await bench.pass_time(1_000)
             await log.commit({there: Position(100)})
@@ -567,6 +586,7 @@ class EventLogContract:
         await log.trim()
         await log.append([event("taken")])
 
+    # Seven on either side, so that a search by halving meets no round number.
     async def test_the_number_at_a_time_separates_older_from_newer(self, bench: EngineBench) -> None:
         log = (await bench.open()).events
         assert await log.seq_at(since_s=bench.now_s()) == 0
@@ -580,10 +600,11 @@ class EventLogContract:
 
     async def test_waiting_ends_with_the_next_event_of_any_handle(self, bench: EngineBench) -> None:
         reader, writer = await bench.open(), await bench.open()
-        waiting = asyncio.create_task(reader.events.wait(after=0, timeout_s=30))
-        await bench.settle()
-        (appended,) = await writer.events.append([event("a")])
-        assert await asyncio.wait_for(waiting, 30) == appended.seq
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(reader.events.wait(after=0, timeout_s=30))
+            await bench.settle()
+            (appended,) = await writer.events.append([event("a")])
+            assert await asyncio.wait_for(waiting, 30) == appended.seq
 
     async def test_waiting_ends_at_its_time_out(self, bench: EngineBench) -> None:
         log = (await bench.open()).events
@@ -610,7 +631,7 @@ class EventLogContract:
     async def test_a_position_never_moves_back(self, bench: EngineBench) -> None:
         log, key = (await bench.open()).events, CursorKey("sync", "n")
         await log.commit({key: Position(5, (8,))})
-        await log.commit({key: Position(4, (5, 7))})
+        await log.commit({key: Position(4, (5, 7))})  # from a process that read before and writes later
         assert await log.positions("n") == {"sync": Position(5, (7, 8))}
         await log.commit({key: Position(8, (8,))})
         assert await log.positions("n") == {"sync": Position(8)}
@@ -624,6 +645,7 @@ class EventLogContract:
     async def test_an_event_that_is_too_large_is_refused(self, bench: EngineBench) -> None:
         log = (await bench.open()).events
         with pytest.raises(ConfigError, match="blob"):
+            # A call is taken whole or not at all.
             await log.append([event("fits"), event("huge", body=bytes(VALUE_BYTES_MAX + 1))])
         assert await log.read(after=0, limit=10) == []
 

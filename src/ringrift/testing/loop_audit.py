@@ -25,7 +25,7 @@ from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.replay import replay
 from ringrift.work.job.orders import JobReport, read_report
 
-TIME_SLACK_S = 5.0
+TIME_SLACK_S = 5.0  # processes read the clock at different moments
 EVENTS_READ = 100_000
 ITEMS_READ = 1_000
 LEASE_S_MAX = 90.0  # of a training's slot, the longest there is
@@ -66,11 +66,12 @@ class LoopAudit:
         """
         self.problems = []
         facts = await read_facts(self.engine.kv, self.config)  # raises `Corrupt` for a gap
+        # A fact is written once and for all: what was seen is a beginning of what is there.
         if facts[: len(self._known)] != self._known:
             self._wrong("facts changed or vanished")
         for fact in facts[len(self.facts) :]:
             if isinstance(fact, Promoted):
-                self._check_promotion(fact)
+                self._check_promotion(fact)  # against the state before it
             self._state.apply(fact)
         self.facts = self._known = facts
         if recovered:
@@ -118,6 +119,7 @@ class LoopAudit:
         items = await _all_items(self.engine)
         unnoted: set[str] = set()
         for job, fact in issued.items():
+            # ended items are removed after some days, and a kill may come before an order is queued
             if (item := items.get(job)) is None:
                 continue
             if item.payload != fact.order.as_payload():
@@ -129,8 +131,10 @@ class LoopAudit:
         }  # other work, such as joining shards, is not the loop's
         if strange := sorted(job for job, item in items.items() if item.kind in kinds and job not in issued):
             self._wrong(f"in the queue, and by no fact ordered: {strange}")
+        # A fact comes before its order, never after: only this way round may something be missing.
         unqueued = issued.keys() - items.keys() - ended.keys()
         self._check_unqueued(unqueued)
+        # One look alone proves nothing, as work goes on; what is open in two looks was forgotten.
         if recovered and (forgotten := unnoted & self.unnoted):
             self._wrong(f"completed and never noted: {sorted(forgotten)}")
         if recovered and (forgotten := unqueued & self.unqueued):
@@ -171,7 +175,7 @@ class LoopAudit:
     async def _check_files(self, read_games: ReadGames) -> None:
         for fact, report in self._reports():
             for artifact in report.artifacts:
-                if artifact.digest in self._whole:
+                if artifact.digest in self._whole:  # files never change: reading each once is enough
                     continue
                 path = await self.engine.blobs.path(artifact.digest)
                 if path is None or _digest(path) != artifact.digest:
@@ -206,6 +210,7 @@ class LoopAudit:
         self._same("models", len(trainings), len(state.models))
         self._same("spent sample-steps", sum(trainings), state.bucket.spent)
         exported = Counter(shard for samples in state.samples.values() for shard in samples.shards)
+        # After a recall the same games are exported again without the bad ones.
         if not state.recalls and (again := [digest[:12] for digest, times in exported.items() if times > 1]):
             self._wrong(f"games that were exported twice: {again}")
         matches = sum(len(r.fields["matches"]) for fact, r in reports if fact.kind == "evaluate")
@@ -213,7 +218,7 @@ class LoopAudit:
         self._same("matches", matches, len(state.matches))
 
     def _same(self, what: str, counted: float, told: float) -> None:
-        if abs(counted - told) > 1e-6:
+        if abs(counted - told) > 1e-6:  # some are sums of shares
             self._wrong(f"{what}: {counted} by the reports, {told} by the state")
 
     async def _check_champion(self, *, recovered: bool) -> None:

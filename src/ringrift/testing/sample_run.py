@@ -17,6 +17,7 @@ from ringrift.learning.run_status import (
 )
 
 TWELVE = tuple(f"{board}_{n}p" for board in ("square8", "hex8", "square19", "hexagonal") for n in (2, 3, 4))
+# two of self-play: that is what a run does most of the time
 _KINDS = ("selfplay", "selfplay", "train", "evaluate", "validate", "export")
 _TEXTS = {"train": "loss 2.11", "evaluate": "34 wins, 9 draws, 21 losses", "selfplay": ""}
 

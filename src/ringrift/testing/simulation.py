@@ -22,7 +22,7 @@ from ringrift.runtime import Child, Command
 
 T = TypeVar("T")
 
-EPOCH_S = 1_700_000_000.0
+EPOCH_S = 1_700_000_000.0  # some moment of our time: code that formats it must not meet 1970
 
 
 class Stuck(AssertionError):
@@ -37,7 +37,7 @@ class _JumpingSelector(selectors.BaseSelector):
         self.now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = self._real.select(0)
+        ready = self._real.select(0)  # the loop wakes itself through a socket, also here
         if ready:
             return ready
         if timeout is None:
@@ -80,7 +80,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
 
 def _run_into(answer: asyncio.Future[T], func: Callable[..., T], args: tuple[Any, ...]) -> None:
-    if answer.cancelled():
+    if answer.cancelled():  # whoever waited was cancelled before the turn came
         return
     try:
         answer.set_result(func(*args))
@@ -99,10 +99,11 @@ class SimulatedChild:
     said: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def wait(self) -> int:
-        return await asyncio.shield(self.exit_code)
+        return await asyncio.shield(self.exit_code)  # who gives up waiting must not end the child for others
 
     def signal_group(self, number: signal.Signals) -> None:
         self.signals.append(number)
+        # A polite signal is only noted: the test decides what the program makes of it.
         if number is signal.SIGKILL:
             self.exit(-int(number))
 
@@ -162,6 +163,7 @@ class SimulatedRuntime:
 
     def new_id(self) -> str:
         self._ids += 1
+        # The process is part of it: two with one seed must not make the same id.
         return f"{self.rng.getrandbits(32):08x}-0000-4000-a000-{self.pid % 0xFFFF:04x}{self._ids:08x}"
 
     async def sleep(self, seconds: float) -> None:

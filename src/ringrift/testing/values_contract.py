@@ -54,8 +54,10 @@ WRONG_TEXT: tuple[Any, ...] = (
     ["list"],
 )
 WRONG_NAMES: tuple[Any, ...] = (*WRONG_TEXT, "two\nlines", "bell\x07", "\x1f")
+# 64 bits in the store; `True` is an int to Python
 WRONG_INTEGERS: tuple[Any, ...] = (2**63, 2**70, -1, True, 1.0, "1", None, math.nan)
 WRONG_LIMITS: tuple[Any, ...] = (*WRONG_INTEGERS, 0, ROWS_MAX + 1)
+# Empty values pass a test for truth: each has to be refused by its type.
 NOTHING_OF_A_WRONG_TYPE: tuple[Any, ...] = (None, 0, "", [], {})
 _NO_SECONDS: tuple[Any, ...] = (math.nan, math.inf, -math.inf, -1.0, -0.001, 2**70, "1", None, True, 1j)
 
@@ -74,7 +76,7 @@ def nested(depth: int) -> dict[str, Any]:
 
 def _itself() -> dict[str, Any]:
     value: dict[str, Any] = {}
-    value["again"] = [value, value]
+    value["again"] = [value, value]  # twice: copying it would double with every level
     return value
 
 
@@ -85,23 +87,23 @@ def wrong_documents() -> tuple[Any, ...]:
         {"loss": [1.0, math.inf]},
         {"deep": {"loss": -math.inf}},
         {1: "a"},
-        {1: "a", "1": "b"},
+        {1: "a", "1": "b"},  # one key in JSON
         {"in": {None: 1}},
         {"in": {True: 1}},
         {"seen": {1, 2}},
         {"seen": frozenset()},
         {"raw": b"\x00"},
         {"raw": bytearray(b"x")},
-        {"pair": (1, 2)},
+        {"pair": (1, 2)},  # would come back as a list
         {"path": Path("/tmp")},
         {"color": _Color.RED},
         {"object": object()},
         {"name": HALF_A_PAIR},
         {HALF_A_PAIR: 1},
         {"big": "x" * VALUE_BYTES_MAX},
-        {"number": 10**5000},
+        {"number": 10**5000},  # more digits than Python turns into text
         nested(JSON_DEPTH_MAX + 1),
-        nested(5_000),
+        nested(5_000),  # deeper than a recursive encoder goes
         _itself(),
         ["no", "dict"],
         "text",
@@ -113,6 +115,7 @@ def wrong_documents() -> tuple[Any, ...]:
 
 def _add(**fields: Any) -> BadCall:
     work: dict[str, Any] = {"kind": "k", **fields}
+    # With a good one before it, to see that nothing of a refused call is kept.
     return lambda engine, claim, _: engine.queue.add([NewWork(kind="fine"), NewWork(**work)])
 
 
@@ -139,6 +142,7 @@ BAD_CALLS: dict[str, tuple[BadCall, Sequence[Any]]] = {
     "events.append id": (lambda e, c, v: _append(id=v)(e, c, v), WRONG_TEXT),
     "events.append type": (
         lambda e, c, v: _append(type=v)(e, c, v),
+        # Names that look empty, or like another one, on a page or in a log.
         (*WRONG_NAMES, " ", "\t", "\u200b", "X\u202eY", "X" * (EVENT_TYPE_CHARS_MAX + 1)),
     ),
     "events.append body": (
@@ -306,6 +310,7 @@ BAD_CALLS: dict[str, tuple[BadCall, Sequence[Any]]] = {
     "queue.ended after": (lambda e, c, v: e.queue.ended(after=v, limit=1), WRONG_INTEGERS),
     "queue.ended limit": (lambda e, c, v: e.queue.ended(after=0, limit=v), WRONG_LIMITS),
     "queue.revive id": (lambda e, c, v: e.queue.revive(v), WRONG_TEXT),
+    # The last character of all has no successor, which a search by prefix needs.
     "kv.get key": (lambda e, c, v: e.kv.get(v), (*WRONG_TEXT, "\U0010ffff")),
     "kv.entries prefix": (lambda e, c, v: e.kv.entries(v), (*WRONG_TEXT[1:], "\U0010ffff")),
     "kv.create key": (lambda e, c, v: e.kv.create(v, b""), (*WRONG_TEXT, "\U0010ffff")),
@@ -417,7 +422,7 @@ class PortValuesContract:
                 text = str(refused.value)
                 text.encode()  # the message itself can be stored and printed
                 assert len(text) < 2_000, call
-            assert await _state(other) == before, call
+            assert await _state(other) == before, call  # through another handle, which has cached nothing
         await other.kv.put("next", b"1")
         await engine.kv.put("next", b"2")
         assert engine.failure == ""
@@ -523,11 +528,15 @@ class PortValuesContract:
     async def test_closing_ends_the_watches(self, bench: EngineBench) -> None:
         engine = await bench.open()
         changes = engine.kv.watch("nothing/")
-        waiting = asyncio.ensure_future(anext(changes))
-        await bench.settle()
-        await engine.close()
-        with pytest.raises(RingRiftError):
-            await asyncio.wait_for(waiting, 30)
+
+        async def watch_to_the_end() -> None:
+            with pytest.raises(RingRiftError):
+                await asyncio.wait_for(anext(changes), 30)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(watch_to_the_end())
+            await bench.settle()
+            await engine.close()
 
 
 def _exactly(found: Any, given_: Any) -> bool:

@@ -25,9 +25,9 @@ from ringrift.files import (
 )
 from ringrift.tls import CertificateFiles
 
-VALID_FOR = timedelta(days=730)
-RENEWED_BEFORE = timedelta(days=60)
-_ALWAYS = ("localhost", "127.0.0.1", "::1")
+VALID_FOR = timedelta(days=730)  # some browsers refuse more than 825 days
+RENEWED_BEFORE = timedelta(days=60)  # a run may go on for weeks without a start that would renew it
+_ALWAYS = ("localhost", "127.0.0.1", "::1")  # the command line asks by one of these
 
 
 def own_certificate(folder: Path, *, now_s: float, names: tuple[str, ...]) -> CertificateFiles:
@@ -78,7 +78,7 @@ def _signed(key: ec.EllipticCurvePrivateKey, now: datetime, names: tuple[str, ..
         .issuer_name(own)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
+        .not_valid_before(now - timedelta(days=1))  # clocks of other nodes may be behind
         .not_valid_after(now + VALID_FOR)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -91,7 +91,7 @@ def _general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
-        return x509.DNSName(name.encode("idna").decode())
+        return x509.DNSName(name.encode("idna").decode())  # certificates hold ASCII only
 
 
 def _write(path: Path, content: bytes, *, replace: bool) -> None:

@@ -18,7 +18,7 @@ from starlette.types import Message, Send
 
 from ringrift.learning.run_status import ConfigStatus, RunStatus
 from ringrift.runtime import Runtime
-from ringrift.web.guard import has_key
+from ringrift.web.access import has_key
 from ringrift.web.snapshot import ProbeSnapshot, SnapshotBoard, liveness, readiness
 
 # A snapshot cut into parts, so that a watcher is sent only what changed since the part it saw last.

@@ -14,10 +14,14 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
+import structlog
+
 from ringrift.daemons.status import DaemonReader
 from ringrift.daemons.types import DaemonState
+from ringrift.engine.ports import KeyValue
+from ringrift.errors import Corrupt, Unavailable
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.run_status import RunStatus
+from ringrift.learning.run_status import STATUS_KEY, RunStatus, decode_run_status
 from ringrift.runtime import Runtime
 
 STALE_S = 10.0
@@ -214,3 +218,38 @@ def _about(payload: Mapping[str, Any]) -> str:
 
 def _coarse(moment_s: float) -> float:
     return round(moment_s / SINCE_STEP_S) * SINCE_STEP_S
+
+
+# --- the run's status ---------------------------------------------------------------------------------
+#
+# Reading the run's status where the control process keeps it.
+
+
+log = structlog.get_logger()
+
+
+async def read_run_status(kv: KeyValue) -> RunStatus | None:
+    """Return the latest status; None if no run ever told one. Raises `Corrupt` for one of another version."""
+    entry = await kv.get(STATUS_KEY)
+    return None if entry is None else decode_run_status(entry.value)
+
+
+class RunReader:
+    """Follows the status; decodes it only when it is new, and keeps the last good one."""
+
+    def __init__(self) -> None:
+        self._latest: RunStatus | None = None
+        self._revision = 0
+        self._problem = ""
+
+    async def read(self, kv: KeyValue) -> RunStatus | None:
+        try:
+            entry = await kv.get(STATUS_KEY)
+            if entry is not None and entry.revision != self._revision:
+                self._revision = entry.revision
+                self._latest = decode_run_status(entry.value)
+        except (Unavailable, Corrupt) as error:
+            if str(error) != self._problem:  # a second would say the same every second
+                self._problem = str(error)
+                log.warning("page.no_status", error=self._problem)
+        return self._latest

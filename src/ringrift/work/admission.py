@@ -16,7 +16,7 @@ import psutil
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Engine
 from ringrift.engine.run_reports import reported
 from ringrift.health.breakers import CircuitBreaker
@@ -24,18 +24,20 @@ from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.work.backpressure import NodeResources, QueueType, read_resources
-from ringrift.work.emergency import EmergencyNotice, EmergencyStop, get_emergency_stop
 from ringrift.work.limits import (
     LOOP_ORDER,
     SAFEGUARD_ORDER,
     Check,
     CoordinatorState,
+    EmergencyNotice,
+    EmergencyStop,
     Question,
     SpawnVerdict,
     StateNotice,
     TaskLimits,
     TokenBucket,
     check_hard_resources,
+    get_emergency_stop,
     has_room_again,
     judge,
 )
@@ -55,7 +57,7 @@ V = TypeVar("V")
 class AdmissionSources:
     """Where the facts come from."""
 
-    engine: Callable[[], Awaitable[Engine]] = get_engine
+    engine: Callable[[], Awaitable[Engine]] = engine_on_demand
     emergency: EmergencyStop
     monitor: QueueMonitor
     resources: Callable[[], Awaitable[NodeResources]]

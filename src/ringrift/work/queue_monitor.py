@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Engine
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
@@ -123,7 +123,7 @@ class QueueMonitor(SingletonMixin):
 
     def __init__(
         self,
-        engine: Callable[[], Awaitable[Engine]] = get_engine,
+        engine: Callable[[], Awaitable[Engine]] = engine_on_demand,
         *,
         runtime: Runtime | None = None,
         limits: Mapping[QueueType, QueueLimits] = QUEUE_LIMITS,

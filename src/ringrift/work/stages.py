@@ -24,6 +24,7 @@ from ringrift.runtime import Runtime, system_runtime
 
 
 Listener = Callable[[], None]
+LOOP_SOURCE = "training_controller"  # of the events by which the loop tells its facts
 
 
 class LoopWaker:
@@ -39,8 +40,9 @@ class LoopWaker:
             listener()
 
     def ring_for(self, event: RouterEvent) -> None:
-        """As a reaction to an event that may change the plan."""
-        self.ring(event.event_type)
+        """As a reaction to an event that may change the plan; what the loop told is no news to it."""
+        if event.source != LOOP_SOURCE:
+            self.ring(event.event_type)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call *listener* at each ring, in the thread that rings; return the way to end it."""

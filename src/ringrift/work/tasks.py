@@ -13,7 +13,7 @@ import structlog
 from ringrift.decoding import decode_as
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import UNREADABLE, decode_entry
-from ringrift.engine.opening import existing_engine, get_engine
+from ringrift.engine.opening import engine_on_demand, existing_engine
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue, WorkState
 from ringrift.engine.work_rules import LEASE_RAN_OUT
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch
@@ -120,18 +120,29 @@ async def work_queue_status(engine: Engine) -> dict[str, Any]:
     }
 
 
-async def newest_ended(queue: WorkQueue, *, limit: int, kind: str | None = None) -> list[WorkItem]:
-    """Up to *limit* items that ended last, of one kind or of all, newest first.
-
-    The queue tells ends from the oldest on; the number of the newest is found by halving. A kind that is rare
-    among thousands of ends may be found in part only.
-    """
+async def _newest_end(queue: WorkQueue) -> int:
+    """A number that no end is above; the number of the newest if there is one."""
     low, high = 0, 1
     while await queue.ended(after=high, limit=1):
         low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if await queue.ended(after=middle, limit=1) else (low, middle)
+    return high
+
+
+async def ends_before(queue: WorkQueue, pages: int) -> int:
+    """The number after which the newest *pages* of ends begin."""
+    return max(0, await _newest_end(queue) - pages * ENDS_AT_ONCE)
+
+
+async def newest_ended(queue: WorkQueue, *, limit: int, kind: str | None = None) -> list[WorkItem]:
+    """Up to *limit* items that ended last, of one kind or of all, newest first.
+
+    The queue tells ends from the oldest on; the number of the newest is found by halving. A kind that is rare
+    among thousands of ends may be found in part only.
+    """
+    high = await _newest_end(queue)
     found: list[WorkItem] = []
     until = high
     for _ in range(PAGES_MAX):
@@ -238,7 +249,7 @@ class TaskRegistry:
     """Reads and writes the tasks. Every call goes to the engine; nothing is kept here."""
 
     def __init__(
-        self, engine: Callable[[], Awaitable[Engine]] = get_engine, *, runtime: Runtime | None = None
+        self, engine: Callable[[], Awaitable[Engine]] = engine_on_demand, *, runtime: Runtime | None = None
     ) -> None:
         self._engine, self._runtime = engine, runtime or system_runtime()
 

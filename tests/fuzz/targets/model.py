@@ -13,8 +13,7 @@ from tests.fuzz.mutation import mutated, mutated_json
 
 from ringrift.errors import ArchitectureMismatch, ConfigError, Corrupt
 from ringrift.games.registry import load_game
-from ringrift.network.architecture import Preset
-from ringrift.network.metadata import ModelCard
+from ringrift.network.architecture import ModelCard, Preset
 from ringrift.network.model import build
 from ringrift.network.storage import load_model, save_model
 

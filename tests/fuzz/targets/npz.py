@@ -15,8 +15,7 @@ from tests.fuzz.mutation import mutated, mutated_json
 from ringrift.data.manifest.file_facts import check_dataset, quick_npz_check
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.games.registry import load_game
-from ringrift.jobs.samples.layout import row_columns
-from ringrift.jobs.samples.npz_files import SampleWriter, check_samples
+from ringrift.jobs.samples.npz_files import SampleWriter, check_samples, row_columns
 from ringrift.jobs.training.rows import SampleFile, make_batch
 
 GAME = load_game("connect_four_2p")

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.fuzz.mutation import mutated_json
 
 from ringrift.errors import ConfigError, Corrupt
-from ringrift.games.ringrift.trace import check_trace_file
+from ringrift.games.tool import check_trace_file
 
 TRACES = Path(__file__).parents[2] / "data" / "ringrift_traces"
 FILE = Path(tempfile.mkdtemp()) / "x.jsonl"

@@ -9,7 +9,7 @@ from tests.fuzz.mutation import mutated_json
 
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.games.registry import load_game
-from ringrift.jobs.selfplay.unfinished import (
+from ringrift.jobs.selfplay.selfplay import (
     PlayedTurn,
     UnfinishedGame,
     game_id_of,

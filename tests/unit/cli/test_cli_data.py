@@ -23,7 +23,7 @@ from ringrift.data.protection.promise_store import PromiseStore
 from ringrift.data.protection.retention import pin
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
 from ringrift.data.transfer.receiving import MetadataFolder, packed_cards
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings

@@ -15,7 +15,7 @@ from ringrift.cli.drawing import curve_lines, deed_of, draw_run, head_line, spar
 from ringrift.cli.format import count, duration, effort
 from ringrift.cli.run import LiveView, PlainView, has_display
 from ringrift.control.run_options import RunOptions, default_workers, parse_configs, settle_run_options
-from ringrift.daemons.manager import get_daemon_manager
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.engine.memory import memory_engine
 from ringrift.learning.run_status import Curve, StartStatus
 from ringrift.testing.sample_run import TWELVE, SampleRun

@@ -17,7 +17,7 @@ from ringrift.learning.plan.snapshot import Explanation
 from ringrift.learning.run_status import EXPLAIN_PREFIX, read_run_choice
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import TWELVE, SampleRun
-from ringrift.work.emergency import get_emergency_stop
+from ringrift.work.limits import get_emergency_stop
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 TWO = SampleRun(configs=("square8_2p", "hex8_2p"))
@@ -532,7 +532,7 @@ def test_a_report_of_one_config_as_markdown(tmp_path):
         (("--configs", "chess_2p"), "'chess_2p' is no config; there are connect_four_2p"),
         (("--configs", "square8_7p"), "'square8_7p' is no config"),
         (("--configs", ","), "no config is named"),
-        (("--workers", "0"), "--workers is 0; it must be from 1"),
+        (("--workers", "-1"), "--workers is -1; it must be from 0"),
         (("--for", "soon"), "--for is 'soon'"),
     ],
 )

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from ringrift.control.process import run_control_process
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.coordination.master_loop_guard import is_master_loop_running
-from ringrift.daemons.manager import get_daemon_manager
 from ringrift.daemons.types import DaemonType
 from ringrift.work.worker.local import LocalWorker
 

@@ -28,12 +28,12 @@ from ringrift.coordination.event_subscription_registry import (
     process_delegation_registry,
     process_init_call_registry,
 )
+from ringrift.coordination.handler_resilience import resilient_handler
 from ringrift.coordination.initializer import Initialiser
 from ringrift.coordination.task_lifecycle_coordinator import get_task_lifecycle_coordinator
 from ringrift.coordination.unified_health_manager import get_health_manager
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
-from ringrift.events.resilience import resilient_handler
 from ringrift.events.router import get_router
 from ringrift.learning.pipeline import get_pipeline_orchestrator
 from ringrift.learning.situation import get_open_run
@@ -155,7 +155,7 @@ def test_row_9_9_a_misnamed_entry_point_is_reported_by_name_and_stops_nobody():
         layer=0,
         pattern=spec.pattern,
         capability=spec.capability,
-        entry_point="ringrift.events.dead_letters:get_misnamed",
+        entry_point="ringrift.coordination.dead_letter_queue:get_misnamed",
     )
     process_scope().put(Initialiser, Initialiser(broken, publish=lambda *_: None))
     status = bootstrap_coordination()

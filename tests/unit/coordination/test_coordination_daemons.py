@@ -26,9 +26,9 @@ from ringrift.coordination.daemon_lifecycle import (
     start_daemon,
     stop_daemon,
 )
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.coordination.daemon_metrics import get_all_daemon_metrics, get_daemon_metrics
 from ringrift.coordination.daemon_stats import collect_daemon_stats, get_daemon_stats
-from ringrift.daemons.manager import get_daemon_manager
 from ringrift.daemons.types import DaemonState, DaemonType
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError

@@ -8,6 +8,7 @@ from ringrift.coordination.cluster_manifest import (
     reset_cluster_manifest,
 )
 from ringrift.coordination.coordinator_base import CoordinatorRegistry
+from ringrift.coordination.daemon_manager import get_daemon_manager, reset_daemon_manager
 from ringrift.coordination.duration_scheduler import DurationScheduler, get_duration_scheduler
 from ringrift.coordination.sync_facade import SyncFacade, get_sync_facade, reset_sync_facade
 from ringrift.coordination.task_coordinator import TaskCoordinator, get_task_coordinator
@@ -16,7 +17,7 @@ from ringrift.coordination.task_lifecycle_coordinator import (
     get_task_lifecycle_coordinator,
 )
 from ringrift.coordination.unified_health_manager import UnifiedHealthManager, get_health_manager
-from ringrift.daemons.manager import DaemonManager, get_daemon_manager, reset_daemon_manager
+from ringrift.daemons.manager import DaemonManager
 from ringrift.errors import ConfigError
 from ringrift.work.admission import Safeguards, get_safeguards
 from ringrift.work.queue_monitor import QueueMonitor, get_queue_monitor

@@ -10,8 +10,7 @@ from daemons_kit import HOUR_S, Crasher, Steady, Stubborn, in_simulation, make_m
 
 from ringrift.daemons.reactions import NOBODY, Incident
 from ringrift.daemons.types import DaemonInfo, DaemonState, DaemonType
-from ringrift.events.router import UnifiedEventRouter
-from ringrift.events.unified_router import Surroundings
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.testing.simulation import SimulatedRuntime
 
 MINE, NEEDED, OTHER = own_type("MINE"), own_type("NEEDED"), own_type("OTHER")

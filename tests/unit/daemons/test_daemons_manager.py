@@ -10,12 +10,12 @@ import pytest
 import structlog
 from daemons_kit import HOUR_S, Crasher, Steady, in_simulation, make_manager, own_type
 
-from ringrift.daemons.manager import DaemonManager, get_daemon_manager, reset_daemon_manager
+from ringrift.coordination.daemon_manager import get_daemon_manager, reset_daemon_manager
+from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import DependencyValidationError
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.errors import ConfigError
-from ringrift.events.router import UnifiedEventRouter
-from ringrift.events.unified_router import Surroundings
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import SimulatedRuntime
 

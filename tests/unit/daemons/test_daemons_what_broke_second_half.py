@@ -21,8 +21,7 @@ from ringrift.daemons.registry import product_registry
 from ringrift.daemons.restarts import JsonLedger, MemoryLedger
 from ringrift.daemons.types import DaemonState, DaemonType
 from ringrift.events.catalog.event_types import DataEventType
-from ringrift.events.router import UnifiedEventRouter
-from ringrift.events.unified_router import Surroundings
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.runtime import SystemRuntime
 from ringrift.status import HealthCheckResult
 from ringrift.testing.simulation import SimulatedRuntime

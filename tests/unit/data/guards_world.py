@@ -13,7 +13,7 @@ from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.promises import PINS
 from ringrift.data.transfer.contract import Moved, TransferFailed
-from ringrift.engine.memory.engine import MemoryStore, memory_engine
+from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Engine
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.settings import load_settings

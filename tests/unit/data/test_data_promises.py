@@ -28,7 +28,7 @@ from ringrift.data.protection.promises import (
     ReleaseRequest,
 )
 from ringrift.data.transfer.http.wire import File
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.testing.simulation import ManualRuntime, simulate
 

@@ -12,8 +12,8 @@ from ringrift.data.protection.promises import File, KeepRequest
 from ringrift.data.protection.records import DecisionLog, Quarantine, QuarantineNote, set_damaged_aside
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.receiving import Intake
-from ringrift.engine.sqlite import blob_folder
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite import blobs as sqlite_blobs
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.errors import Corrupt, Unavailable
 from ringrift.runtime import SystemRuntime
 
@@ -68,7 +68,7 @@ async def test_a_sound_file_that_came_since_is_not_set_aside_by_an_old_verdict(n
 
 async def test_a_file_that_comes_in_the_very_moment_of_moving_is_put_back(node, monkeypatch):
     card = await made_and_damaged(node)
-    place, rename = await node.plane.blobs.path(card.digest), blob_folder.rename_file
+    place, rename = await node.plane.blobs.path(card.digest), sqlite_blobs.rename_file
 
     def rename_late(source, target):
         if source == place:
@@ -77,7 +77,7 @@ async def test_a_file_that_comes_in_the_very_moment_of_moving_is_put_back(node, 
             rename(fresh, place)
         rename(source, target)
 
-    monkeypatch.setattr(blob_folder, "rename_file", rename_late)
+    monkeypatch.setattr(sqlite_blobs, "rename_file", rename_late)
     assert not await set_damaged_aside(node.plane, card.digest, "an old verdict")
     assert place.read_bytes() == SOUND
     assert await node.holders(card) == ["a"]
@@ -90,17 +90,17 @@ async def test_a_receiver_that_reads_again_moves_no_file_that_came_since(tmp_pat
     intake = Intake(folder, index, node="a", now_s=lambda: 1.0, reserve_bytes=0)
     fresh = tmp_path / "fresh"
     fresh.write_bytes(SOUND)
-    digest = blob_folder.digest_of(fresh)
+    digest = sqlite_blobs.digest_of(fresh)
     place = folder.place(digest)
     place.parent.mkdir(parents=True)
     place.write_bytes(DAMAGED)
-    make_folders = blob_folder.make_folders
+    make_folders = sqlite_blobs.make_folders
 
     def make_folders_late(path):  # after the damaged file was read, before it is moved
         make_folders(path)
         fresh.replace(place)
 
-    monkeypatch.setattr(blob_folder, "make_folders", make_folders_late)
+    monkeypatch.setattr(sqlite_blobs, "make_folders", make_folders_late)
     intake.read_again(digest, len(SOUND))
     assert place.read_bytes() == SOUND
     intake.close()
@@ -143,7 +143,7 @@ async def test_a_full_disk_leaves_the_record_of_a_file_that_was_set_aside(node, 
 
 async def test_a_full_disk_while_a_file_is_moved_is_told_in_our_words(node, monkeypatch):
     card = await made_and_damaged(node)
-    monkeypatch.setattr(blob_folder, "make_folders", no_room)
+    monkeypatch.setattr(sqlite_blobs, "make_folders", no_room)
     with pytest.raises(Unavailable, match="no space left"):
         await set_damaged_aside(node.plane, card.digest, await verdict_of(node, card))
     assert await node.holders(card) == [], "it is no copy, wherever it lies"

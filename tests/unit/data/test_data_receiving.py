@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ringrift.data.transfer.chunks import ChunkedFile, ChunkIndex, ChunksLacking, chunk_count, hash_of
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.receiving import Intake, disk_usage
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.errors import ConfigError, DigestMismatch, StorageFull, StorageReadOnly, Unavailable
 from ringrift.runtime import SystemRuntime
 

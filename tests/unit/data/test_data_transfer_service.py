@@ -106,6 +106,7 @@ def test_bytes_that_arrive_wrong_are_announced():
         card = await world.make("games")
         world.http.faults = ["flip"]
         await world.transfers.send("there", [card])
+        await world.runtime.sleep(1)  # nobody waits for whoever hears it
         (said,) = world.heard("SYNC_CHECKSUM_FAILED")
         assert (said["source_path"], said["target_node"]) == (card.digest, "there")
 
@@ -119,6 +120,7 @@ def test_a_node_that_no_way_reaches_is_named_with_what_each_way_said():
         with pytest.raises(NodeUnreachable) as caught:
             await world.transfers.send("there", [card])
         assert [name for name, _ in caught.value.attempts] == ["http", "rsync"]
+        await world.runtime.sleep(1)  # nobody waits for whoever hears it
         (said,) = world.heard("SYNC_NODE_UNREACHABLE")
         assert said["node_id"] == "there"
 
@@ -187,6 +189,7 @@ def test_a_transport_that_stops_moving_is_given_up_for_the_next():
         world.http.faults = ["hang"]
         moved = await world.transfers.send("there", [card])
         assert [receipt.verifier for receipt in moved.receipts] == ["rsync"]
+        await world.runtime.sleep(1)  # nobody waits for whoever hears it
         (said,) = world.heard("SYNC_STALLED")
         assert said["timeout_seconds"] == world.transfers.config.stall_s
         assert said["target_node"] == "there"

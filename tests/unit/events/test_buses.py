@@ -8,6 +8,7 @@ from contextlib import closing
 import pytest
 from structlog.testing import capture_logs
 
+from ringrift.coordination.dead_letter_queue import get_dead_letter_queue
 from ringrift.coordination.event_buses import (
     CrossProcessEventPoller,
     CrossProcessEventQueue,
@@ -29,7 +30,6 @@ from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import LogEvent
 from ringrift.errors import Unavailable
 from ringrift.events.catalog.event_types import DataEventType
-from ringrift.events.dead_letter_queue import get_dead_letter_queue
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 

@@ -9,9 +9,7 @@ from datetime import datetime, timedelta
 import pytest
 from structlog.testing import capture_logs
 
-from ringrift.errors import Corrupt, ForeignFile, SchemaTooNew
-from ringrift.events.dead_letter_store import STORED
-from ringrift.events.dead_letters import (
+from ringrift.coordination.dead_letter_queue import (
     DeadLetterQueue,
     DLQRetryDaemon,
     FailedEvent,
@@ -20,6 +18,8 @@ from ringrift.events.dead_letters import (
     get_dead_letter_queue,
     run_retry_daemon,
 )
+from ringrift.errors import Corrupt, ForeignFile, SchemaTooNew
+from ringrift.events.dead_letter_store import STORED
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import SystemRuntime

@@ -29,7 +29,8 @@ from ringrift.events.catalog.emitters import (
     is_critical_event,
 )
 from ringrift.events.catalog.table import CATALOG
-from ringrift.events.router import UnifiedEventRouter, get_router
+from ringrift.events.router import get_router
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime, system_runtime
 

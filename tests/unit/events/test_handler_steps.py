@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ringrift.events.delivery import Dispatcher, IgnoredCancellation, Resumed, await_ending, finish
+from ringrift.events.delivery import Dispatcher, IgnoredCancellation, await_ending, finish
 from ringrift.events.unified_router import UnifiedEventRouter
 
 LIMIT_S = 30  # for what hangs
@@ -149,7 +149,7 @@ async def driven(coroutine):
         pending = coroutine.send(None)
     except StopIteration as stop:
         return stop.value
-    return await finish(Resumed(coroutine, pending), grace_s=LIMIT_S)
+    return await finish((coroutine, pending), grace_s=LIMIT_S)
 
 
 async def test_what_it_waits_for_and_returns_and_raises_is_as_if_it_were_awaited():
@@ -204,6 +204,42 @@ async def test_its_own_time_limits_work():
 
     assert await driven(limited()) == "in time"
     assert asyncio.current_task().cancelling() == 0
+
+
+async def test_a_handler_whose_own_time_limit_ended_a_wait_may_go_on(quick):
+    done = []
+
+    async def tries_again(_event):
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.create_task(asyncio.sleep(3600))
+        except TimeoutError:
+            await asyncio.sleep(0.2)  # longer than a cancelled handler has to clean up
+            await asyncio.create_task(asyncio.sleep(0))
+            done.append(1)
+
+    quick.subscribe("MY_EVENT", tries_again)
+    await quick.publish("MY_EVENT", {})
+    assert done == [1]
+
+
+async def test_each_of_many_that_wait_has_its_own_time_limit(quick):
+    ended = []
+
+    def handler(name, seconds):
+        async def handle(_event):
+            await asyncio.sleep(seconds)
+            ended.append(name)
+
+        return handle
+
+    quick.subscribe("A", handler("a", 0.05), timeout=LIMIT_S)
+    quick.subscribe("B", handler("b", 3600), timeout=0.02)
+    quick.subscribe("C", handler("c", 3600), timeout=0.04)
+    async with asyncio.timeout(LIMIT_S):
+        await asyncio.gather(*(quick.publish(name, {}) for name in "ABC"))
+    assert ended == ["a"]
+    assert quick.get_stats()["handler_timeouts"] == 2
 
 
 async def test_a_wait_for_something_foreign_is_an_error_of_the_handler():

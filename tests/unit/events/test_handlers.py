@@ -74,6 +74,19 @@ async def test_a_stopped_handler_hears_nothing_more_however_often_it_was_started
     assert worker.story == ["start", "stop"] * 3
 
 
+async def test_a_handler_may_stop_itself(worker):
+    async def stop_then_wait():
+        await worker.stop()
+        await asyncio.sleep(3600)
+
+    worker._run_cycle = stop_then_wait
+    await worker.start()
+    async with asyncio.timeout(30):
+        while worker.story != ["start", "stop"]:
+            await asyncio.sleep(0.001)
+    assert not worker.is_running
+
+
 async def test_start_and_stop_are_idempotent(worker):
     await worker.start()
     await worker.start()

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from ringrift.coordination.event_mappings import StageEvent
+from ringrift.coordination.event_router import get_router, safe_emit_event, safe_emit_event_async
 from ringrift.errors import CausalChainTooLong, PayloadError, UnknownEventTypeError
 from ringrift.events.catalog.event_types import DataEventType
 from ringrift.events.event import EventSource, RouterEvent, get_event_payload
-from ringrift.events.router import get_router, safe_emit_event, safe_emit_event_async
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.settings import load_settings
 

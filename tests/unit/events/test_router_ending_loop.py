@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
+from ringrift.coordination.dead_letter_queue import get_dead_letter_queue
 from ringrift.engine.opening import get_engine
 from ringrift.errors import Unavailable
-from ringrift.events.dead_letters import get_dead_letter_queue
 from ringrift.events.delivery import DeliveryTasks
 from ringrift.events.router import get_router
 from ringrift.events.subscriptions import FailureKind

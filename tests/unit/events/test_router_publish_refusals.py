@@ -3,7 +3,7 @@
 import pytest
 
 from ringrift.errors import ConfigError
-from ringrift.events.router import UnifiedEventRouter
+from ringrift.events.unified_router import UnifiedEventRouter
 
 
 @pytest.mark.parametrize("source", [["x"], 5, True, 1.5, {}, ("x",), {"x"}, b"x"])

@@ -4,10 +4,10 @@ import inspect
 
 import pytest
 
+from ringrift.coordination import event_router as module
+from ringrift.coordination.dead_letter_queue import DeadLetterQueue, DLQRetryDaemon, run_retry_daemon
 from ringrift.coordination.event_buses import CrossProcessEventPoller, CrossProcessEventQueue
-from ringrift.events import router as module
 from ringrift.events.catalog.names import EventTypeValidator
-from ringrift.events.dead_letters import DeadLetterQueue, DLQRetryDaemon, run_retry_daemon
 from ringrift.events.event import EventSource
 from ringrift.events.unified_router import UnifiedEventRouter
 

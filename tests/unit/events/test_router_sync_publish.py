@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
+from ringrift.coordination.dead_letter_queue import get_dead_letter_queue
+from ringrift.coordination.event_router import get_router, publish_sync, reset_router, subscribe
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.events.dead_letters import get_dead_letter_queue
 from ringrift.events.event import RouterEvent
-from ringrift.events.router import get_router, publish_sync, reset_router, subscribe
 from ringrift.events.unified_router import UnifiedEventRouter
 
 

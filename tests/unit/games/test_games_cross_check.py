@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ringrift.games.ringrift.boards import SHAPES, board_for
 from ringrift.games.ringrift.game import RingRiftGame
-from ringrift.games.ringrift.reference.engine import ReferenceGame, reference_from_json, reference_to_json
+from ringrift.games.ringrift.reference import ReferenceGame, reference_from_json, reference_to_json
 
 SMALL = [(board, players) for board in ("square8", "hex8") for players in (2, 3, 4)]
 LARGE = [(board, players) for board in ("square19", "hexagonal") for players in (2, 3, 4)]

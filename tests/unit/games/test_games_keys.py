@@ -1,8 +1,12 @@
 """Config keys are strict, and games come from entry points, also those of other packages."""
 
+import sys
+from importlib.metadata import distributions
+
 import pytest
 
 from ringrift.errors import ConfigError
+from ringrift.games import registry
 from ringrift.games.registry import ConfigKey, game_names, load_game, parse_config_key
 
 
@@ -77,3 +81,29 @@ def test_two_packages_with_the_same_game_are_an_error(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match="several packages"):
         load_game("square8_2p")
+
+
+def test_a_job_looks_for_games_only_in_the_folder_that_is_its_own(tmp_path, monkeypatch):
+    """Each has one, the first of its path; what lies in the other places was found by whoever forked it."""
+    load_game("square8_2p")
+    looked = []
+
+    def counted(path):
+        looked.extend(path)
+        return distributions(path=path)
+
+    monkeypatch.setattr(registry, "distributions", counted)
+    for name in ("job-1", "job-2"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setattr(sys, "path", [str(tmp_path / name), *sys.path])
+        load_game("square8_2p")
+        load_game("hex8_2p")
+    assert looked == [str(tmp_path / "job-1"), str(tmp_path / "job-2")]
+
+
+def test_of_a_package_that_is_there_twice_the_first_counts(tmp_path, monkeypatch):
+    for place, made in (("first", "one"), ("second", "two")):
+        package(tmp_path / place, "coin", f"coin = coin_{made}:make")
+        (tmp_path / place / f"coin_{made}.py").write_text(f"def make(key):\n    return '{made}'\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "first"), str(tmp_path / "second"), *sys.path])
+    assert load_game("coin_2p") == "one"

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from ringrift.errors import ConfigError, IllegalAction
 from ringrift.games.ringrift.boards import board_for
 from ringrift.games.ringrift.core import layout as at
-from ringrift.games.ringrift.game import RingRiftGame, make_game
-from ringrift.games.ringrift.reference.engine import reference_from_json, reference_to_json
-from ringrift.games.ringrift.rows import read_position
+from ringrift.games.ringrift.game import RingRiftGame, make_game, read_position
+from ringrift.games.ringrift.reference import reference_from_json, reference_to_json
 from ringrift.games.tool import count_leaves
 
 CONFIGS = [f"{board}_{players}p" for board in ("square8", "hex8") for players in (2, 3, 4)]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError, IllegalAction
-from ringrift.games.replay import Replay, state_digest, validate_replay
+from ringrift.games.contract import Replay, state_digest, validate_replay
 from ringrift.games.ringrift.game import make_game
 
 GAMES = {

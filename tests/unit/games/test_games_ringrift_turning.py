@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringrift.games.ringrift.core import layout as at
-from ringrift.games.ringrift.game import make_game
-from ringrift.games.ringrift.rows import read_position
+from ringrift.games.ringrift.game import make_game, read_position
 
 GAMES = {key: make_game(key) for key in ("square8_2p", "square8_3p", "hex8_2p", "hex8_4p", "hexagonal_2p")}
 

@@ -9,8 +9,8 @@ import pytest
 
 from ringrift.errors import Corrupt
 from ringrift.games.ringrift.boards import board_for
-from ringrift.games.ringrift.reference.engine import ReferenceGame, reference_to_json
-from ringrift.games.ringrift.trace import OVER_FIELDS, STATE_FIELDS, check_trace_file, check_trace_files
+from ringrift.games.ringrift.reference import ReferenceGame, reference_to_json
+from ringrift.games.tool import OVER_FIELDS, STATE_FIELDS, check_trace_file, check_trace_files
 
 TRACES = Path(__file__).parents[2] / "data" / "ringrift_traces"
 CONFIGS = ["square8_2p", "square8_3p", "hex8_2p", "hex8_4p"]

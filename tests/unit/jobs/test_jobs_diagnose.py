@@ -9,9 +9,10 @@ import torch
 from jobs_samples import CONFIG, random_game, run, write_shard
 
 from ringrift.games.registry import load_game
-from ringrift.jobs.diagnosis.data import check_calibration, check_games, check_hold_out
-from ringrift.jobs.diagnosis.diagnose import DIAGNOSE, random_rows
-from ringrift.jobs.diagnosis.network import (
+from ringrift.jobs.diagnosis.checks import (
+    check_calibration,
+    check_games,
+    check_hold_out,
     check_labels,
     check_network_symmetry,
     check_overfit,
@@ -20,11 +21,11 @@ from ringrift.jobs.diagnosis.network import (
     solve,
     solved_positions,
 )
+from ringrift.jobs.diagnosis.diagnose import DIAGNOSE, random_rows
 from ringrift.jobs.samples.export import EXPORT
 from ringrift.jobs.training.learner import Learner, LearnerConfig
 from ringrift.jobs.training.rows import TrainingRows, make_batch, some_rows
-from ringrift.network.architecture import Preset
-from ringrift.network.metadata import ModelCard
+from ringrift.network.architecture import ModelCard, Preset
 from ringrift.network.model import build
 from ringrift.network.storage import save_model
 

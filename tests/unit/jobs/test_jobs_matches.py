@@ -13,12 +13,11 @@ from ringrift.jobs.evaluation.tournament import TOURNAMENT
 from ringrift.jobs.frame import StopRequest
 from ringrift.jobs.shards.storage import ShardWriter, open_shard
 from ringrift.jobs.shards.validate import VALIDATE
-from ringrift.network.metadata import ModelCard
+from ringrift.network.architecture import ModelCard
 from ringrift.network.model import build
 from ringrift.network.storage import save_model
-from ringrift.players.ringrift_heuristic.player import HeuristicPlayer, Weights
-from ringrift.statistics.match_evidence import Evidence
-from ringrift.statistics.sprt import SprtConfig
+from ringrift.players.ringrift_heuristic import HeuristicPlayer, Weights
+from ringrift.statistics.match_evidence import Evidence, SprtConfig
 
 GAME = ("--config", "connect_four_2p")
 

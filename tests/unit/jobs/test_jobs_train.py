@@ -17,18 +17,18 @@ from ringrift.games.registry import load_game
 from ringrift.jobs.evaluation.evaluate import EVALUATE
 from ringrift.jobs.samples.export import EXPORT
 from ringrift.jobs.selfplay.selfplay import SELFPLAY
-from ringrift.jobs.training.epochs import ValueCalibration
 from ringrift.jobs.training.learner import (
     Learner,
     LearnerConfig,
     LearningRate,
+    ValueCalibration,
     read_checkpoint,
     write_checkpoint,
 )
 from ringrift.jobs.training.learning_loop import ReplayWindow
 from ringrift.jobs.training.rows import SampleFile, SampleSet, make_batch
 from ringrift.jobs.training.train import TRAIN
-from ringrift.network.metadata import ModelCard, card_path, read_card
+from ringrift.network.architecture import ModelCard, card_path, read_card
 from ringrift.network.model import build
 from ringrift.network.storage import load_model, save_model
 from ringrift.search.contract import SearchConfig, UniformEvaluator

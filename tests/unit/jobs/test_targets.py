@@ -14,7 +14,7 @@ from ringrift.errors import ConfigError
 from ringrift.games.registry import load_game
 from ringrift.jobs.frame import run_job
 from ringrift.jobs.samples.export import EXPORT
-from ringrift.jobs.samples.layout import DRAW_WEIGHT_MAX, Targets, drawn, later_values
+from ringrift.jobs.samples.npz_files import DRAW_WEIGHT_MAX, Targets, drawn, later_values
 from ringrift.jobs.selfplay.selfplay import SELFPLAY, SelfplayParams, make_evaluator, selfplay_config
 from ringrift.jobs.shards.records import StoredGame
 from ringrift.jobs.shards.storage import BrokenGame, open_shard

@@ -6,9 +6,9 @@ from feedback_kit import Ear
 from learning_story import RULES, Story, artifact
 
 from ringrift.engine.memory import memory_engine
+from ringrift.learning.doctor.checks import file_findings
 from ringrift.learning.doctor.examination import ClockWatch, DoctorRounds, examine, largest_step_back_s
 from ringrift.learning.doctor.findings import Diagnosis, Finding, Level, Ward, keep_diagnosis, read_diagnoses
-from ringrift.learning.doctor.run_checks import file_findings
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.window import BucketRules
 from ringrift.learning.plan.evaluation import open_candidates
@@ -317,6 +317,7 @@ def test_workers_that_are_gone_idle_or_broken_are_found():
     assert ("workers", Level.PROBLEM) in found(story, workers=(worker(done=0, busy=0, failed=4),))
     assert ("workers", Level.PROBLEM) in found(story, workers=(worker(done=1, failed=40),))
     assert found(story, workers=(), is_running=False) == set()
+    assert found(story, workers=(), has_workers=False) == set(), "nobody asked for one"
 
 
 @pytest.mark.parametrize(("free", "level"), [(4 * GIB, Level.WARNING), (GIB // 2, Level.PROBLEM)])

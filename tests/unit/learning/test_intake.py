@@ -19,6 +19,7 @@ from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.foreign_files.content_kinds import GAMES_ID
 from ringrift.health.run_status import RUN_STATUS_KEY, RunSeen
+from ringrift.learning import intake
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.facts.ledger import read_facts
@@ -26,6 +27,7 @@ from ringrift.learning.facts.records import ShardState
 from ringrift.learning.intake import FileIntake, refused_claims, waiting_claims
 from ringrift.learning.loop import PipelineConfig, TrainingLoop, wire_pipeline_events
 from ringrift.learning.pauses import ALL, Pause, Pauses
+from ringrift.learning.plan.evaluation import untrained_player
 from ringrift.learning.replay import replay
 from ringrift.learning.situation import get_open_run
 from ringrift.process import process_scope
@@ -179,8 +181,9 @@ async def test_a_model_of_a_user_is_judged_like_any_other(site):
     ],
 )
 async def test_what_cannot_be_taken_in_is_refused_with_the_reason_and_changes_nothing(
-    site, tmp_path, event, payload, why
+    site, tmp_path, monkeypatch, event, payload, why
 ):
+    monkeypatch.setattr(intake, "ORDER_S", 0.0)
     site.games("a.db")
     site.file("empty", b"")
     site.file("other")
@@ -269,14 +272,14 @@ async def test_a_file_told_during_a_pause_waits_quietly_and_is_taken_in_when_it_
     pauses = Pauses(site.engine.kv)
     await pauses.set(paused, Pause(reason="for a look"))
     event = await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=site.games("games.db"))
-    intake = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
-    await intake.take_waiting()
+    files = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    await files.take_waiting()
     assert not site.state.shards
     assert (await site.refusals(), site.router.get_stats()["handler_failures"]) == ([], 0)
     (waits,) = await waiting_claims(site.engine.kv)
     assert (waits.event_id, waits.reason) == (event.event_id, f"{CONFIG} is paused (for a look)")
     await pauses.end([paused])
-    await intake.take_waiting()
+    await files.take_waiting()
     assert [shard.games for shard in site.state.shards.values()] == [12]
     assert await waiting_claims(site.engine.kv) == []
     assert "validate" in await site.wanted()
@@ -342,11 +345,11 @@ async def test_a_file_that_another_process_is_taking_in_waits_for_its_end(site):
     path = site.games("games.db")
     claim = await left_over(site, site.files / "games.db")
     await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
-    intake = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
-    await intake.take_waiting()
+    files = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    await files.take_waiting()
     assert not site.state.shards
     await site.engine.queue.fail(claim.id, token=claim.token, error="it died", final=True)
-    await intake.take_waiting()
+    await files.take_waiting()
     assert len(site.state.shards) == 1
 
 
@@ -404,3 +407,145 @@ async def test_games_in_a_form_of_its_own_are_for_a_run_that_checks_them_with_a_
     site.loop.rules = msgspec.structs.replace(RULES, own_programs=("validate",))
     await site.tell("SELFPLAY_COMPLETE", **told, duration_seconds=1.0)
     assert len(site.state.shards) == 1
+
+
+# --- results of matches -----------------------------------------------------------------------------------
+
+MODEL = hashlib.sha256(WEIGHTS).hexdigest()
+UNTRAINED = untrained_player(RULES)
+
+
+def match(opponent, wins, losses, **changes):
+    games = wins + losses
+    told = {"opponent": opponent, "games": games, "wins": wins, "draws": 0, "losses": losses}
+    return {**told, "score": wins / games, **changes}
+
+
+def results(site, *matches, name="r.json", **changes):
+    told = {"config": CONFIG, "model_sha256": MODEL, "matches": matches, **changes}
+    return site.file(name, json.dumps(told).encode())
+
+
+async def trained(site):
+    """A model of the user's own, which waits for its verdict."""
+    await site.tell("NPZ_EXPORT_COMPLETE", samples_exported=1, games_exported=1, output_path=site.samples())
+    await site.tell("TRAINING_COMPLETED", success=True, model_path=site.model(), samples_trained=5000)
+    assert await site.refusals() == []
+
+
+async def evaluated(site, path, **told):
+    await site.tell("EVALUATION_COMPLETED", model_id=MODEL, results_path=path, **told)
+
+
+async def test_results_of_a_users_own_games_promote_by_the_test_of_the_loop(site):
+    await trained(site)
+    await evaluated(site, results(site, match("untrained", 60, 4), match("random", 64, 0)))
+    assert await site.refusals() == []
+    assert [(each.first, each.second, each.games) for each in site.state.matches] == [
+        (MODEL, UNTRAINED, 64),
+        (MODEL, "random", 64),
+    ]
+    await site.loop.reconcile()
+    assert site.state.champion == MODEL
+    (change,) = site.state.promotions
+    assert "first model: stronger against the untrained net" in change.reason
+    assert replay(CONFIG, await read_facts(site.engine.kv, CONFIG), RULES) == []
+
+
+async def test_too_few_games_of_a_user_are_evidence_and_no_verdict(site):
+    await trained(site)
+    await evaluated(site, results(site, match("untrained", 3, 1)))
+    await site.loop.reconcile()
+    assert site.state.champion is None
+    gate = (await site.wanted())["evaluate"].params["gates"][0]
+    assert (gate["opponent"], gate["prior"]["games"]) == (UNTRAINED, 4)
+
+
+async def test_a_file_of_results_counts_once_however_often_it_is_told(site):
+    await trained(site)
+    for name in ("r.json", "r.json", "the same.json"):
+        await evaluated(site, results(site, match("untrained", 3, 1), name=name))
+    assert len(site.state.matches) == 1
+    assert await site.refusals() == []
+    await evaluated(site, results(site, match("untrained", 4, 0)))
+    assert [each.games for each in site.state.matches] == [4, 4], "other games are other evidence"
+
+
+async def test_a_second_model_meets_the_champion_by_its_hash(site):
+    await trained(site)
+    await evaluated(site, results(site, match("untrained", 60, 4), match("random", 64, 0)))
+    await site.loop.reconcile()
+    weights = WEIGHTS + b" of the second"
+    second = hashlib.sha256(weights).hexdigest()
+    await site.tell("TRAINING_COMPLETED", success=True, model_path=site.model("m2.safetensors", weights))
+    lost = results(site, match(MODEL, 2, 62), model_sha256=second)
+    await site.tell("EVALUATION_COMPLETED", model_id=second, results_path=lost)
+    assert await site.refusals() == []
+    await site.loop.reconcile()
+    assert (site.state.champion, str(site.state.models[second].state)) == (MODEL, "rejected")
+
+
+@pytest.mark.parametrize(
+    ("matches", "changes", "why"),
+    [
+        ([match("somebody", 3, 1)], {}, "its opponent 'somebody' is not known; there are random"),
+        ([match("random", 3, 1)], {"model_sha256": "0" * 64}, "the run knows no model 000000000000"),
+        ([match("random", 3, 1)], {"config": "hex8_2p"}, "its games are of hex8_2p, not of square8_2p"),
+        ([match("random", 3, 1, players=3, places=[4, 0, 0])], {}, "games of 3 players"),
+        ([match("random", 3, 1, score=0.99)], {}, "a score of 0.99 for 3.0 points of 4 games"),
+        ([match("random", 3, 1, games=9)], {}, "3 + 0 + 1 results of 9 games"),
+        ([match("random", 3, 1, pairs=[2, 0, 0, 0, 0])], {}, "pairs [2, 0, 0, 0, 0] for 3.0 points"),
+        ([match("random", 3, 1), match("random", 4, 0)], {}, "are told twice"),
+        ([match("random", 3, -1)], {}, "cannot be read"),
+        ([], {}, "cannot be read"),
+    ],
+)
+async def test_results_that_cannot_be_true_are_refused_and_change_nothing(
+    site, monkeypatch, matches, changes, why
+):
+    monkeypatch.setattr(intake, "ORDER_S", 0.0)
+    await trained(site)
+    facts = site.state.facts
+    await evaluated(site, results(site, *matches, **changes))
+    (reason,) = await site.refusals()
+    assert reason.startswith("it claims results of games, and ")
+    assert why in reason
+    assert (site.state.facts, site.state.matches) == (facts, [])
+
+
+async def test_an_evaluation_without_a_file_is_refused_and_shown_nowhere(site):
+    await trained(site)
+    await site.tell("EVALUATION_COMPLETED", model_id=MODEL, win_rate=1.0, elo=2900.0, games_played=500)
+    (reason,) = await site.refusals()
+    assert reason == "it claims results of games, and it names no file (results_path)"
+    await site.loop.reconcile()
+    assert (site.state.champion, site.state.matches) == (None, [])
+    assert "2900" not in repr(site.pipeline.get_status())
+
+
+async def test_files_whose_events_overtook_each_other_are_taken_in_in_their_order(site):
+    """Each type of event is delivered by itself, so that of a quick job may come before its turn."""
+    told = results(site, match("untrained", 60, 4), match("random", 64, 0))
+    await evaluated(site, told)
+    await site.tell("TRAINING_COMPLETED", success=True, model_path=site.model(), samples_trained=5000)
+    assert (site.state.models, site.state.matches, await site.refusals()) == ({}, [], [])
+    assert len(await waiting_claims(site.engine.kv)) == 2
+    await site.tell("NPZ_EXPORT_COMPLETE", samples_exported=1, games_exported=1, output_path=site.samples())
+    files = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    for _ in range(2):
+        await files.take_waiting()
+    await site.loop.reconcile()
+    assert site.state.champion == MODEL
+    assert await waiting_claims(site.engine.kv) == []
+
+
+async def test_a_file_whose_predecessor_never_comes_is_refused_when_its_time_is_over(site, monkeypatch):
+    await site.tell("TRAINING_COMPLETED", success=True, model_path=site.model())
+    files = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    await files.take_waiting()
+    assert (await site.refusals(), len(await waiting_claims(site.engine.kv))) == ([], 1)
+    monkeypatch.setattr(intake, "ORDER_S", 0.0)
+    await files.take_waiting()
+    (reason,) = await site.refusals()
+    assert "no samples of the config are known" in reason
+    assert await waiting_claims(site.engine.kv) == []

@@ -19,8 +19,8 @@ from ringrift.learning.facts.facts import (
     Recalled,
     RolledBack,
 )
-from ringrift.learning.facts.matches import unasked
 from ringrift.learning.facts.records import ModelState
+from ringrift.learning.facts.results import unasked
 from ringrift.learning.judging.promotion import PROMOTION, ROLLBACK, Mode, Pairing
 from ringrift.learning.plan.evaluation import (
     RECENT_S,

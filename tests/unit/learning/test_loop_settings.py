@@ -14,8 +14,7 @@ from ringrift.learning.facts.facts import PRICE_TOPIC, Blocked, Noted
 from ringrift.learning.facts.state import fold
 from ringrift.learning.facts.window import BucketRules
 from ringrift.learning.judging.feedback import Feedback, RatingCurves
-from ringrift.learning.plan.allocation import Capacity
-from ringrift.learning.plan.plan import PRICE_S_MIN, plan
+from ringrift.learning.plan.plan import PRICE_S_MIN, Capacity, plan
 from ringrift.learning.plan.snapshot import Snapshot, outlook, rules_in_force, rules_note
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure import BackpressureLevel

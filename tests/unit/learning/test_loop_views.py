@@ -15,7 +15,7 @@ from ringrift.learning.plan.stages import LEVERS, stages_note
 from ringrift.learning.run_status import Curve
 from ringrift.learning.status_view import AroundConfig, config_status, cost
 from ringrift.testing.sample_run import SampleRun
-from ringrift.web.metrics import run_metrics
+from ringrift.web.endpoints import run_metrics
 from ringrift.work.stages import StopReason
 
 

@@ -14,7 +14,7 @@ from ringrift.coordination.model_lifecycle_coordinator import (
     too_weak,
     wire_model_events,
 )
-from ringrift.engine.memory.engine import memory_engine
+from ringrift.engine.memory import memory_engine
 from ringrift.errors import Corrupt
 from ringrift.learning.facts.records import Model, ModelState
 from ringrift.learning.facts.state import ConfigState

@@ -12,7 +12,7 @@ from ringrift.coordination.auto_promotion_daemon import (
     bad_outcome,
 )
 from ringrift.coordination.model_lifecycle_coordinator import ChampionFiles
-from ringrift.engine.memory.engine import memory_engine
+from ringrift.engine.memory import memory_engine
 from ringrift.learning.judging.promotion import PromotionVerdict
 from ringrift.learning.plan.evaluation import RECHECK_TOPIC, rechecked_since
 from ringrift.runtime import system_runtime

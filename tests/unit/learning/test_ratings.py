@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from ringrift.learning.facts.records import Match
 from ringrift.learning.judging import ratings as module
 from ringrift.learning.judging.ratings import ANCHORS, Pool, pools, rate
+from ringrift.statistics.match_evidence import expected_score
 from ringrift.statistics.ratings import place_chances
-from ringrift.statistics.sprt import expected_score
 
 
 def match(first, second, wins, losses, *, draws=0, simulations=32, at_s=0.0, recalled=False):

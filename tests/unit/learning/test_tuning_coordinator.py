@@ -131,6 +131,38 @@ def test_what_was_not_shown_to_be_better_changes_nothing():
     in_world(scenario)
 
 
+TRAINED = {"lr": 0.004, "batch": 64, "weight_decay": 1e-5}  # as a search of training parameters finds them
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"), [("pbt", TRAINED), ("halving", TRAINED), ("nas", {"preset": "medium"})]
+)
+@pytest.mark.parametrize("improved", [True, False])
+def test_the_next_training_follows_a_search_that_was_shown_to_be_better_and_no_other(kind, found, improved):
+    """The match on fresh games at the end of a search keeps what it found, or drops it."""
+
+    async def scenario(world):
+        story = world.run.story
+        promote(story, trained_model(story))
+        used = trained_after(story).params
+        assert {name: used.get(name) for name in found} != found
+        await world.coordinator.begin(kind, "square8_2p")
+        await world.whole(**{**FOUND, "kind": kind, "best_params": found, "improved": improved})
+        now = trained_after(story).params
+        kept = found if improved else {name: used.get(name) for name in found}
+        assert {name: now.get(name) for name in found} == kept
+
+    in_world(scenario)
+
+
+def trained_after(story):
+    """What the next training is ordered to do, once there is something new to train on."""
+    story.play(rows=4000)
+    story.check()
+    story.export()
+    return trained_next(story)
+
+
 def test_one_at_a_time_and_a_pause_between_two():
     async def scenario(world):
         begin = world.coordinator.begin

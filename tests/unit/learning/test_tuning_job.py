@@ -17,7 +17,6 @@ from ringrift.errors import ConfigError
 from ringrift.jobs.frame import convert_params, run_job
 from ringrift.jobs.samples.export import EXPORT
 from ringrift.jobs.selfplay.selfplay import SELFPLAY
-from ringrift.jobs.tuning.training import simulations_in_time
 from ringrift.jobs.tuning.trials import (
     BATCHES,
     DECAYS,
@@ -28,7 +27,7 @@ from ringrift.jobs.tuning.trials import (
     Verified,
     varied,
 )
-from ringrift.jobs.tuning.tune import TUNE
+from ringrift.jobs.tuning.tune import TUNE, simulations_in_time
 
 CONFIG = "connect_four_2p"
 WAIT_S = 110

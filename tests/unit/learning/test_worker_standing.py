@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from learning_story import RULES, Story, artifact
 
+from ringrift.learning.doctor.checks import comparisons
 from ringrift.learning.doctor.findings import Ward
-from ringrift.learning.doctor.learning_checks import comparisons
 from ringrift.learning.facts.facts import Recalled, WorkerResumed, WorkerSetAside
 from ringrift.learning.facts.records import ShardState
 from ringrift.learning.facts.results import problem_with

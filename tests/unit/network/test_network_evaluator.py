@@ -10,8 +10,7 @@ from ringrift.errors import ArchitectureMismatch, ConfigError
 from ringrift.games.contract import Game, LegalActions, States
 from ringrift.games.registry import load_game
 from ringrift.network.architecture import Preset
-from ringrift.network.cache import EvaluationCache
-from ringrift.network.evaluator import NetEvaluator, has_bfloat16, sample_positions
+from ringrift.network.evaluator import EvaluationCache, NetEvaluator, has_bfloat16, sample_positions
 from ringrift.network.model import ResidualNet, build
 from ringrift.search.batch import search_positions
 from ringrift.search.contract import Evaluation, SearchConfig

@@ -20,8 +20,7 @@ from ringrift.errors import (
     SchemaTooNew,
 )
 from ringrift.games.registry import load_game
-from ringrift.network.architecture import Preset, architecture_for
-from ringrift.network.metadata import ModelCard, card_path
+from ringrift.network.architecture import ModelCard, Preset, architecture_for, card_path
 from ringrift.network.model import ResidualNet, build
 from ringrift.network.storage import load_model, save_model
 

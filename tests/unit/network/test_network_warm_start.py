@@ -7,8 +7,7 @@ import torch
 
 from ringrift.errors import ConfigError
 from ringrift.games.registry import load_game
-from ringrift.network.architecture import Preset
-from ringrift.network.metadata import ModelCard
+from ringrift.network.architecture import ModelCard, Preset
 from ringrift.network.model import ResidualNet, build
 from ringrift.network.storage import save_model, take_over
 

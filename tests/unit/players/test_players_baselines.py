@@ -10,8 +10,7 @@ from ringrift.errors import ConfigError
 from ringrift.games.registry import load_game
 from ringrift.players.contract import derived, picked
 from ringrift.players.matches import MatchConfig, play_match
-from ringrift.players.ringrift_heuristic.features import FEATURE_COUNT, FEATURE_NAMES
-from ringrift.players.ringrift_heuristic.player import HeuristicPlayer, Weights
+from ringrift.players.ringrift_heuristic import FEATURE_COUNT, FEATURE_NAMES, HeuristicPlayer, Weights
 from ringrift.players.specs import parse_player
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.games.registry import load_game
-from ringrift.network.metadata import ModelCard
+from ringrift.network.architecture import ModelCard
 from ringrift.network.model import build
 from ringrift.network.storage import save_model
 from ringrift.players.matches import MatchConfig, play_match

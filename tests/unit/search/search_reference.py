@@ -9,7 +9,7 @@ import numpy as np
 
 from ringrift.games.contract import Game, State
 from ringrift.search.contract import Evaluator, SearchConfig
-from ringrift.search.core.randomness import gumbel, move_key
+from ringrift.search.core.rooting import gumbel, move_key
 
 
 @dataclass

@@ -8,16 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError
-from ringrift.statistics.choices import Prior
+from ringrift.statistics.match_evidence import expected_score
 from ringrift.statistics.ratings import (
     PairResult,
+    Prior,
     Ranking,
     place_chances,
     rankings_among_copies,
     rate_pairs,
     rate_rankings,
 )
-from ringrift.statistics.sprt import expected_score
 
 NAMES = ["anchor", "b", "c", "d", "e"]
 PAIRS = st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)).filter(lambda pair: pair[0] != pair[1])

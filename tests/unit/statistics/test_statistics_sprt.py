@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError
-from ringrift.statistics.sprt import (
+from ringrift.statistics.match_evidence import (
     EloScale,
     SprtConfig,
     Verdict,

@@ -14,13 +14,11 @@ from ringrift.learning.run_status import STATUS_KEY
 from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.web import live_stream
-from ringrift.web.access import AccessKeys
+from ringrift.web.access import POLICY, AccessKeys
 from ringrift.web.endpoints import Probes
-from ringrift.web.guard import POLICY
 from ringrift.web.live_stream import Sections
-from ringrift.web.run_reader import RunReader
 from ringrift.web.server import ProbeServer
-from ringrift.web.snapshot import STALE_S, ProbeSnapshot, SnapshotBoard
+from ringrift.web.snapshot import STALE_S, ProbeSnapshot, RunReader, SnapshotBoard
 
 ONE = SampleRun()
 

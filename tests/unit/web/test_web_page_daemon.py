@@ -7,7 +7,7 @@ import httpx
 import msgspec
 import pytest
 
-from ringrift.daemons.manager import get_daemon_manager
+from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import Unavailable
@@ -17,7 +17,7 @@ from ringrift.learning.run_status import STATUS_KEY
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import SampleRun
-from ringrift.web.probes import HealthServerDaemon, http_token
+from ringrift.web.server import HealthServerDaemon, http_token
 from ringrift.web.snapshot import FRESH_S, UNASKED_S
 
 

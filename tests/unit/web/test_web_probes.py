@@ -11,8 +11,7 @@ from ringrift.testing.simulation import ManualRuntime
 from ringrift.web import server as server_module
 from ringrift.web.access import CODE_S, SESSION_IDLE_S, AccessKeys
 from ringrift.web.endpoints import BODY_BYTES_MAX, Probes, events_by_http
-from ringrift.web.probes import is_loopback
-from ringrift.web.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, ProbeServer
+from ringrift.web.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, ProbeServer, is_loopback
 from ringrift.web.snapshot import FRESH_S, STALE_S, ProbeSnapshot, SnapshotBoard
 
 TOKEN = "t" * 64

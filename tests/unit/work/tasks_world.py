@@ -8,8 +8,7 @@ from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.admission import AdmissionSources, Safeguards, TaskAdmission
 from ringrift.work.backpressure import NodeResources
-from ringrift.work.emergency import EmergencyPlaces, EmergencyStop
-from ringrift.work.limits import TaskLimits
+from ringrift.work.limits import EmergencyPlaces, EmergencyStop, TaskLimits
 from ringrift.work.queue_monitor import QueueMonitor
 
 ROOMY = NodeResources(cpu_percent=10, memory_percent=30, disk_percent=40, disk_free_gb=200, load=0.5, cores=8)

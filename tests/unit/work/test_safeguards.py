@@ -12,7 +12,7 @@ from ringrift.coordination.task_coordinator import (
     turn_on_emergency_stop,
 )
 from ringrift.settings import get_settings
-from ringrift.work.emergency import FILE_NAME, KEY, EmergencyNotice, says_out_of_memory
+from ringrift.work.limits import FILE_NAME, KEY, EmergencyNotice, says_out_of_memory
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from ringrift.errors import ConfigError
 from ringrift.health.breakers import BreakerConfig, CircuitBreaker
 from ringrift.work.backpressure import BackpressureLevel, NodeResources
-from ringrift.work.emergency import EmergencyNotice
 from ringrift.work.limits import (
     SAFEGUARD_ORDER,
     SPAWN_ORDER,
     CoordinatorState,
+    EmergencyNotice,
     Question,
     StateNotice,
     TaskLimits,

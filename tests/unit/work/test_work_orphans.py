@@ -5,7 +5,7 @@ import subprocess
 
 import psutil
 
-from ringrift.work.job.command import end_processes_in, job_environment
+from ringrift.work.job.protocol import end_processes_in, job_environment
 
 
 def job_in(folder):

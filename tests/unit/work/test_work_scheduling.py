@@ -139,6 +139,38 @@ async def test_the_newest_tasks_are_found_among_many_ends(selfplay):
     assert len(await orchestrator.history(limit=5000)) == 1200
 
 
+async def test_what_ended_before_is_not_read_again(selfplay, monkeypatch):
+    """Health is asked for every few seconds, for as long as the run lasts."""
+    orchestrator, engine, runtime = selfplay
+    for _ in range(3):
+        claims = await begun(engine, number=100)
+        done = [Completion(id=each.id, token=each.token, result=played(runtime, 2)) for each in claims]
+        assert await engine.queue.complete_many(done) == []
+    assert (await orchestrator.stats())["completed_tasks"] == 300
+    read = []
+    ended = engine.queue.ended
+
+    async def counted(**wanted):
+        read.extend(found := await ended(**wanted))
+        return found
+
+    monkeypatch.setattr(engine.queue, "ended", counted)
+    (claim,) = await begun(engine)
+    await engine.queue.complete(claim.id, token=claim.token, result=played(runtime, 5))
+    stats = await orchestrator.stats()
+    assert (stats["completed_tasks"], stats["games_last_hour"]) == (301, 605)
+    assert len(read) <= 2, "the oldest, to see what is kept, and the new one"
+
+
+async def test_a_task_that_was_revived_has_not_failed(selfplay):
+    orchestrator, engine, _ = selfplay
+    (claim,) = await begun(engine)
+    await engine.queue.fail(claim.id, token=claim.token, error="its worker was killed", final=True)
+    assert (await orchestrator.stats())["failed_tasks"] == 1
+    await engine.queue.revive(claim.id)
+    assert (await orchestrator.stats())["failed_tasks"] == 0
+
+
 async def test_backpressure_is_shown_until_it_is_released(router):
     orchestrator = wire_selfplay_events(router)
     await router.publish("BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "5,000 games wait"})

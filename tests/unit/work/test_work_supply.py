@@ -19,7 +19,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RatingPoint, RunSeen
 from ringrift.testing.simulation import ManualRuntime
-from ringrift.work.stages import get_loop_waker
+from ringrift.work.stages import LOOP_SOURCE, get_loop_waker
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 COUNTS = st.integers(0, 3000)
@@ -111,6 +111,16 @@ async def test_an_end_rings_the_bell():
     await router.publish("WORK_COMPLETED", {"work_id": "x", "work_type": "selfplay", "node_id": "n"})
     assert rings == [1]
     assert populator.get_metrics()["events_heard"] == 2
+
+
+async def test_what_the_loop_told_itself_does_not_wake_it():
+    router = UnifiedEventRouter(enable_cross_process_polling=False)
+    UnifiedQueuePopulator(router=router).wire()
+    ended = {"work_id": "w", "work_type": "selfplay", "node_id": "n"}
+    await router.publish("WORK_COMPLETED", ended, LOOP_SOURCE)
+    assert not get_loop_waker().rung
+    await router.publish("WORK_COMPLETED", {**ended, "work_id": "x"}, "a worker")
+    assert get_loop_waker().rung["WORK_COMPLETED"] == 1
 
 
 async def test_velocities_and_targets_are_those_of_the_run():

@@ -5,7 +5,7 @@ from worker_world import end_well, say
 
 from ringrift.engine.ports import WorkState
 from ringrift.machine_kind import machine_kind
-from ringrift.work.worker import config
+from ringrift.work.worker import records
 
 
 def test_the_gpu_counts_for_as_long_as_the_job_says_it_had_it(world):
@@ -72,7 +72,7 @@ def test_what_a_gpu_computed_that_the_worker_does_not_count_is_not_named_as_of_t
     """They would be compared by bits. Where there is no GPU at all, a job cannot say that it used one."""
     for number in range(devices):
         (tmp_path / f"kfd{number}").touch()
-    monkeypatch.setattr(config, "GPU_DEVICES", (str(tmp_path / "kfd*"),))
+    monkeypatch.setattr(records, "GPU_DEVICES", (str(tmp_path / "kfd*"),))
 
     async def scenario(here):
         item_id = await here.add()
@@ -88,8 +88,8 @@ def test_what_a_gpu_computed_that_the_worker_does_not_count_is_not_named_as_of_t
 @pytest.mark.parametrize(("visible", "reach"), [(None, True), ("0", True), ("", False), ("-1", False)])
 def test_a_gpu_that_the_environment_hides_is_out_of_reach_of_jobs(tmp_path, monkeypatch, visible, reach):
     (tmp_path / "nvidia0").touch()
-    monkeypatch.setattr(config, "GPU_DEVICES", (str(tmp_path / "nvidia*"),))
+    monkeypatch.setattr(records, "GPU_DEVICES", (str(tmp_path / "nvidia*"),))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert config.has_gpu_in_reach() is reach
+    assert records.has_gpu_in_reach() is reach

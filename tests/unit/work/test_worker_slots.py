@@ -17,10 +17,10 @@ from ringrift.errors import Unavailable
 from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.job.folder import JobFolders, JobRecord
-from ringrift.work.worker import recovery
+from ringrift.work.worker import main as worker_main
 from ringrift.work.worker.events import WorkerEvents
+from ringrift.work.worker.main import Recovery, WorkerNames
 from ringrift.work.worker.records import SetAsideRecord, live_workers, own_capability, set_aside_key
-from ringrift.work.worker.recovery import Recovery, WorkerNames
 
 
 def simulated(scenario, folder, *, world=WorkerWorld, **config):
@@ -147,7 +147,7 @@ async def test_a_sweep_with_an_old_record_leaves_a_fresh_attempt_alone(tmp_path,
             folder.write_record(fresh)
             return name == "dead"
 
-    monkeypatch.setattr(recovery, "end_processes_in", ended.append)
+    monkeypatch.setattr(worker_main, "end_processes_in", ended.append)
     await engine.queue.add([NewWork(kind="selfplay", id="i")])
     events = WorkerEvents(lambda *_: None, node="node")
     await Recovery(engine, folders, Names(tmp_path), events).now_and_then()

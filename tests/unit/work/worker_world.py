@@ -13,9 +13,9 @@ from ringrift.work.durations import DurationStore
 from ringrift.work.job.folder import JobFolders
 from ringrift.work.job.orders import JobOrder
 from ringrift.work.worker.claim import WorkerContext
-from ringrift.work.worker.config import WorkerConfig
 from ringrift.work.worker.events import WorkerEvents
 from ringrift.work.worker.main import Worker
+from ringrift.work.worker.records import WorkerConfig
 
 
 class WorkerWorld:

@@ -43,7 +43,7 @@ from ringrift.learning.facts.ledger import known_configs, read_facts
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 
-EXIT_INCOMPLETE = 1
+EXIT_INCOMPLETE = 1  # something was brought, and something was not
 EXIT_DAMAGED = 1
 SHOWN = 20
 
@@ -83,9 +83,11 @@ def backup(archive: str, data_type: str, prepare: bool, memory: bool, as_json: b
         if prepare:
             await to.prepare()
         await to.index.objects.ready(to_write=True)
+        # Counted before anything is sent: afterwards nobody could tell what was there already.
         before = set(await plane.blobs.digests()).intersection(await to.index.digests())
         report = await to.send(await to.lacking(kinds=kinds_of(data_type)))
         state = None
+        # A state names files: one that the archive lacks would make the state a promise it cannot keep.
         if memory and not report.failed:
             state = await to.back_up_state("asked for", even_if_same=True, report=report)
         report.already = len(before)
@@ -145,6 +147,8 @@ def restore(archive: str, as_json: bool, **given: Any) -> None:
         here = has_run()
         wants_state = given["memory"]
         if wants_state is None:
+            # Whoever names a node, a run or a time means its state; else only an empty folder gets one
+            # unasked.
             wants_state = chooses or not (here or selects)
         state = _chosen_state(archive, given) if wants_state else None
         if state is None:
@@ -163,6 +167,7 @@ def restore(archive: str, as_json: bool, **given: Any) -> None:
 
 def _check_no_archive(data_dir: Path) -> None:
     """An archive is for all nodes, and holds no secrets: a run has no place in it."""
+    # Through links: a drive is often mounted under one name and given by another.
     there = data_dir.expanduser().resolve()
     for folder in (there, *there.parents):
         with translated_errors(folder):
@@ -183,6 +188,7 @@ async def _files(plane: DataPlane, archive: str, given: dict[str, Any]) -> Backu
     cards, digests = await source.archived(), given["digests"]
     wanted = {text: [card for card in cards if card.artifact.digest.startswith(text)] for text in digests}
     for text, found in wanted.items():
+        # A short digest that fits two files must not restore the one that was not meant.
         if len(found) != 1:
             raise ConfigError(f"{len(found)} files of the archive begin with {text!r}")
     chosen = [card for found in wanted.values() for card in found] if digests else cards
@@ -215,11 +221,13 @@ def _chosen_state(archive: str, given: dict[str, Any]) -> RunState | None:
 def _restore_run(archive: str, state: RunState, given: dict[str, Any], *, as_json: bool) -> bool:
     """Bring it here and say so; whether nothing is missing, or may be."""
     settings = get_settings()
+    # The live run first: its process would go on writing into a database that is moved aside.
     loop = read_master_loop()
     if loop is not None and loop.is_alive:
         raise ConfigError(
             f"process {loop.pid} runs in {settings.data_dir}; stop it with `ringrift stop` first"
         )
+    # Asked under the lock, so that two restores do not both find the folder empty.
     with _alone_in(settings.data_dir):
         if has_run() and not given["replace"]:
             raise ConfigError(
@@ -320,7 +328,7 @@ def check(archive: str, mend: bool, as_json: bool) -> None:
             ask_plane(lambda plane: _note(plane, node, findings))
     if as_json:
         told = {**asdict(findings), "damaged": [asdict(each) for each in findings.damaged]}
-        del told["sound"]
+        del told["sound"]  # a card for each file: no news, and most of the output
         print_json(told)
     else:
         _tell_findings(findings)
@@ -330,6 +338,7 @@ def check(archive: str, mend: bool, as_json: bool) -> None:
 
 async def _read_archive(node: DataNode, *, mend: bool, quiet: bool) -> ArchiveFindings:
     blobs = get_settings().blob_dir
+    # By path and not through the engine: a check needs no run in the data folder.
     source = (lambda digest: blobs / digest[:2] / digest) if mend else None
     reader = ArchiveCheck(node.name, ArchiveIndex(open_archive(node, system_runtime())), source=source)
     with bars(quiet=quiet) as progress:

@@ -122,6 +122,7 @@ def _once_each(found: SyncResponse) -> list[str]:
         node, _, why = plain.partition(": ")
         about, _, _ = why.partition(": ")
         file = about if _SHORT_DIGEST.fullmatch(about) else ""
+        # the first words are those of the backend that was preferred
         told.setdefault((node, file), why if why.startswith(f"{node} ") else plain)
     lines, left_out = list(told.values())[:FAILED_SHOWN], len(told) - FAILED_SHOWN
     return [*lines, f"and {count(left_out)} more"] if left_out > 0 else lines
@@ -172,6 +173,7 @@ def gc(
         print_table(
             "Would go\n" if dry_run else "Deleted\n", ("digest", "name", "size", "why"), shown[:SHOWN]
         )
+    # Why files stay is told by reason, not by file: most stay for the same one.
     stays: dict[str, int] = {}
     for row in rows:
         if not row["goes"]:
@@ -188,6 +190,7 @@ async def _collect(
 ) -> list[dict[str, Any]]:
     deleter = Deleter(plane, rules=rules)
     if not dry_run:
+        # What an earlier command was killed in the middle of comes first, or it would count as here still.
         await deleter.finish()
     manifest = await plane.view()
     artifacts = manifest.cards
@@ -207,6 +210,7 @@ async def _collect(
         if verdict.allowed and not dry_run:
             done = await deleter.delete(artifact, why="asked for by a person", by=BY, held_for=held_for)
             verdict, size = done.verdict, done.bytes_freed
+            # Somebody else deleted it between the look and the deed: nothing was freed by us.
             if verdict.allowed and not size and artifact.size:
                 verdict = DeletionVerdict(allowed=False, reason="it was not here any more")
         about = {"digest": artifact.digest, "name": artifact.name, "size": size or artifact.size}
@@ -264,6 +268,7 @@ def _each(
     """What came of each; nothing is done unless all of them are known."""
 
     async def work(plane: DataPlane) -> list[tuple[Artifact, str]]:
+        # All are looked up before the first is touched.
         found = [await find_artifact(plane, text) for text in texts]
         return [(artifact, await act(plane, artifact)) for artifact in found]
 
@@ -281,9 +286,9 @@ def _tell(done: list[tuple[Artifact, str]], changed: str, *, as_json: bool) -> N
 
 
 EXIT_DAMAGED = 1
-LISTED = 50
+LISTED = 50  # the newest; a run has thousands of files
 REPAIRS_SHOWN = 10
-UNLIMITED = 1 << 62
+UNLIMITED = 1 << 62  # bytes; a person who asks for a check wants all of it
 
 one_config = click.option("--config", default="", metavar="CONFIG", help="Only files of this config.")
 
@@ -313,6 +318,7 @@ def ls(data_type: str, config: str, node: str, limit: int, as_json: bool) -> Non
     if not rows:
         console().print("No artifact is known that fits.")
         return
+    # The wide columns begin with the narrow ones, so that a row is cut to fit.
     columns = LS_WIDE_COLUMNS if console().width >= WIDE else LS_COLUMNS
     shown = [shown_row(row)[: len(columns)] for row in rows[-limit:]]
     print_table("Artifacts\n", columns, shown, cut=columns[-1])
@@ -469,12 +475,15 @@ async def _replicas(plane: DataPlane, *, repair: bool) -> Replicas:
         return await read_replicas(plane)
     repairer = ReplicationRepairDaemon(plane=plane, runtime=plane.runtime)
     await repairer.repair_once()
+    # Looked at again, because a repair may have changed what is missing; the failures are known only here.
     return replace(await read_replicas(plane), failures=repairer.failures)
 
 
 async def _verified(
     plane: DataPlane, progress: Any, texts: tuple[str, ...], older_than_days: float
 ) -> tuple[Scrubbed, Orphans]:
+    # Files that no card speaks of are found by looking at the disk; whoever names files did not ask for
+    # that.
     orphans = Orphans() if texts else await register_orphans(plane, young_s=0.0)
     wanted = frozenset([(await find_artifact(plane, text)).digest for text in texts]) if texts else None
     own = (await plane.view()).receipts_at(plane.this.name).values()
@@ -489,6 +498,7 @@ async def _verified(
     )
     if texts:
         return found, orphans
+    # What could not be registered has no receipt and was not in the scrub, but may still be damaged.
     rest = await read_unregistered(plane)
     return (
         Scrubbed(

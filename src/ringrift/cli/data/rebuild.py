@@ -23,7 +23,7 @@ from ringrift.data.manifest.store import ManifestStore
 from ringrift.data.protection.integrity import KNOWN_KINDS
 from ringrift.engine.opening import allow_new_database, close_engine, get_engine
 from ringrift.engine.ports import Engine, Entry, KeyValue
-from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of
+from ringrift.engine.sqlite.blobs import BlobFolder, digest_of
 from ringrift.errors import AlreadyExists, ConfigError, Conflict, Corrupt, RingRiftError
 from ringrift.learning.facts.facts import AnyFact
 from ringrift.learning.facts.high_water import ConfigMark
@@ -37,7 +37,7 @@ from ringrift.settings import Settings, get_settings
 from ringrift.work.job.orders import SealedJob, read_job_record
 
 VERIFIER = "rebuild"
-SAY_EVERY = 500
+SAY_EVERY = 500  # files; each is read whole, so a large folder takes minutes
 DAMAGED_SHOWN = 20
 
 
@@ -67,6 +67,7 @@ def rebuild_command(as_json: bool) -> None:
         settings, runtime = get_settings(), system_runtime()
         if not settings.blob_dir.is_dir():
             raise _nothing_sealed(settings)
+        # Held to the end: a run that started meanwhile would write into what is being replaced.
         with _no_run(settings):
             found = _read_files(settings, quiet=as_json)
             asyncio.run(_rebuild(settings, runtime, found, quiet=as_json))
@@ -104,9 +105,11 @@ def _nothing_sealed(settings: Settings) -> ConfigError:
 def _read_one(path: Path, digest: str, found: SealedFiles) -> None:
     found.files += 1
     try:
+        # The name of a file is what its content must hash to: nothing of one that does not is believed.
         if digest_of(path) != digest:
             found.damaged.append(digest)
             return
+        # Its time stands in for that of the job that made it, whose record may be lost.
         stat = path.stat()
         job = read_job_record(path)
         facts = facts_of_file(path)
@@ -140,6 +143,7 @@ def _read_one(path: Path, digest: str, found: SealedFiles) -> None:
             made_s=stat.st_mtime,
         )
         found.shards.append(shard)
+    # Copies of databases are only counted: what is in one is older than the files beside it.
     found.snapshots += facts.kind is ArtifactKind.SNAPSHOT
 
 
@@ -156,6 +160,7 @@ async def _read_database() -> tuple[dict[str, list[AnyFact]], bool]:
         for config in await known_configs(engine.kv):
             entries = await engine.kv.entries(prefix_of(config))
             kept[config] = await asyncio.to_thread(sound_facts, config, entries)
+            # One fact that cannot be read breaks the chain of those behind it.
             whole &= len(kept[config]) == len(entries)
         return kept, whole
     except Corrupt:  # a value is damaged, and nobody knows what else
@@ -175,6 +180,8 @@ async def _facts_one_by_one(kv: KeyValue) -> dict[str, list[AnyFact]]:
         entries: list[Entry] = []
         while True:
             try:
+                # Facts are numbered without a gap, so the next key is known, and the first that fails is
+                # the end.
                 entry = await kv.get(f"{prefix_of(config)}{len(entries) + 1:010d}")
             except Corrupt:
                 break
@@ -201,6 +208,7 @@ async def _rebuild(settings: Settings, runtime: Runtime, found: SealedFiles, *, 
     aside: Path | None = None
     changed = not whole or any(each.made for each in made)
     if changed:
+        # What was there is kept, whatever it is worth: a rebuild knows only what the files tell.
         aside = await asyncio.to_thread(set_state_aside, settings, runtime.now_s())
         await _write(settings, runtime, found, made)
     known = _archives(settings, runtime)
@@ -228,10 +236,12 @@ async def _write(
             for fact in each.facts:
                 await ledger.append(fact)
             state = ledger.state
+            # Written now, so that readers find the champion before a run has started.
             await ChampionPointers(engine.kv).follow(state)
             marks[each.config] = ConfigMark(facts=state.facts, last_hash=ledger.last_hash, games=state.games)
         await _register(engine, found, settings.node_name or runtime.hostname, runtime.now_s())
         await MarkWriter(engine.kv, runtime, settings.data_dir).keep(marks)
+        # The check that a run makes at its start: better it fails here than then.
         await check_store(engine.kv, settings.data_dir)
     finally:
         await close_engine()
@@ -244,6 +254,7 @@ async def _register(engine: Engine, found: SealedFiles, node: str, now_s: float)
         for each in job.report.artifacts:
             if each.digest in found.sizes:
                 card = card_of(each, config=job.order.config, node=node, created_s=job.ended_s)
+                # A job says more of its file than the file itself, and comes first.
                 cards.setdefault(each.digest, card)
     for card in found.cards:
         cards.setdefault(card.digest, replace(card, node=node))

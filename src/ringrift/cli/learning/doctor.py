@@ -35,6 +35,7 @@ from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.ports import Blobs, Engine
 from ringrift.errors import ConfigError, Corrupt
+from ringrift.learning.doctor.checks import file_findings, store_findings
 from ringrift.learning.doctor.examination import (
     CONFIG_CHECKS,
     RUN_CHECKS,
@@ -44,7 +45,6 @@ from ringrift.learning.doctor.examination import (
     look_around,
 )
 from ringrift.learning.doctor.findings import Diagnosis, Finding, Level, Ward, keep_diagnosis
-from ringrift.learning.doctor.run_checks import file_findings, store_findings
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import ShardState
@@ -59,9 +59,9 @@ from ringrift.settings import Settings, get_settings
 # Runs the job `diagnose` on what a run has: the files are laid out, the job is a process of its own.
 
 
-SHARDS_EXAMINED = 5
-DIAGNOSE_S_MAX = 1800.0
-ERROR_CHARS = 400
+SHARDS_EXAMINED = 5  # the newest; older games were examined when they were new
+DIAGNOSE_S_MAX = 1800.0  # a large network on a busy machine without a GPU
+ERROR_CHARS = 400  # the end of a traceback, where the reason stands
 
 
 async def diagnose(blobs: Blobs | None, state: ConfigState, rules: LearningRules) -> Diagnosis | Finding:
@@ -69,6 +69,7 @@ async def diagnose(blobs: Blobs | None, state: ConfigState, rules: LearningRules
 
     Returns a finding instead of a diagnosis where the job could not be run to its end.
     """
+    # Looked for, not imported: this process must stay without the learner.
     if find_spec("torch") is None or find_spec("numba") is None:
         text = "the learner is not installed here: games and networks were not examined"
         advice = "pip install 'ringrift[train]'"
@@ -122,11 +123,13 @@ async def _link(blobs: Blobs, digest: str, place: Path) -> str:
     found = await blobs.path(digest)
     if found is None:
         return ""
+    # A link and no copy: files may be large.
     await asyncio.to_thread(place.symlink_to, found.absolute())
     return str(place)
 
 
 def _run(folder: Path, params: dict[str, Any]) -> Diagnosis:
+    # Through stdin, because a command line is bounded and seen by other users.
     command = [sys.executable, "-m", "ringrift.jobs", "diagnose", "--params", "-"]
     try:
         done = subprocess.run(
@@ -153,7 +156,7 @@ def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 EXIT_PROBLEM = 1
-DEFAULT_FOLDER = Settings().data_dir
+DEFAULT_FOLDER = Settings().data_dir  # without the environment: what nobody named
 STYLES = {Level.FINE: "green", Level.NOTICE: "cyan", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
 
 
@@ -226,9 +229,12 @@ async def _examine_run(
     for each in wanted:
         facts = await read_facts(kv, each)
         for fact in facts:
+            # The rules in force are those of the last fact that changed them, not those of the settings
+            # alone.
             rules = rules_of(fact) or rules
         states.append(fold(each, facts, bucket_rules=rules.bucket))
         jump_s = min(jump_s, largest_step_back_s(facts))
+    # Store and files first: what they say explains much of what the other checks find.
     failed = [*await store_findings(kv, settings), *await file_findings(engine.blobs, states)]
     failed += [] if quick else await _diagnose(engine, states, rules)
     now_s = system_runtime().now_s()
@@ -283,6 +289,7 @@ async def _started_s(engine: Engine) -> float:
 
 def _with_what_is_fine(findings: list[Finding], ward: Ward) -> list[Finding]:
     """Add what the job looked at and found in order."""
+    # `examine` speaks of what is wrong; that something was looked at and is fine is worth a line, too.
     newest = [of[-1] for of in ward.diagnoses.values() if of]
     return findings + [each for one in newest for each in one.findings if each.level is Level.FINE]
 
@@ -301,6 +308,7 @@ def _show(findings: Sequence[Finding], *, about: str) -> None:
     if all(each.level is Level.FINE for each in findings):
         what = f" with {about}" if about else ""
         say(Text(f"\nNothing wrong was found{what}.", style="green"))
+    # So that nobody takes silence for a check that was not made.
     silent = {*RUN_CHECKS, *CONFIG_CHECKS} - {each.check for each in findings}
     if silent:
         say(Text(f"\nNothing to say of: {', '.join(sorted(silent)).replace('_', ' ')}", style="dim"))

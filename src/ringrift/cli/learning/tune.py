@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,16 +30,17 @@ from ringrift.learning.tuning import (
 )
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
-from ringrift.work.job.command import job_argv, job_environment
+from ringrift.task_owner import TaskOwner
 from ringrift.work.job.folder import JobFolder, lay_out
 from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import job_argv, job_environment
 from ringrift.work.job.runner import Fate, JobTask, RunningJob, judge, limits_for
 from ringrift.work.worker.records import RunningRecord, running_key
 
 # A search for better parameters in a process of its own, beside any run: laid out, run and watched here.
 
 
-LOOK_S = 1.0
+LOOK_S = 1.0  # a person watches
 ID = "tune.here"
 
 Tell = Callable[[str, dict[str, Any]], None]  # what the job says last, and what it found so far
@@ -73,12 +73,13 @@ async def search_here(
         grace_s=settings.job_grace_period,
     )
     job = RunningJob(task, runtime=runtime)
-    watching = asyncio.ensure_future(_watch(job, runtime, tell))
+    # Beside the job, and not in a group with it: an error of the job must come out as it is.
+    beside = TaskOwner("tune")
+    beside.create_task(_watch(job, runtime, tell))
     try:
         end = await job.run()
     finally:
-        watching.cancel()
-        await asyncio.wait({watching})
+        await beside.stop(LOOK_S)
     verdict = judge(end, attempt=1)
     if verdict.fate is not Fate.COMPLETE or end.job_output.result is None:
         raise Conflict(f"the search did not end well: {verdict.error or 'it said nothing'}; see {place.log}")
@@ -157,6 +158,7 @@ async def _in_the_run(engine: Engine, search: Search, *, wait: bool, quiet: bool
     state, rules = await _read_state(engine, search.config)
     if not is_master_loop_running():
         raise Conflict(f"nothing runs in {get_settings().data_dir}: start `ringrift run`, or add --here")
+    # One search at a time: a second order of the same kind follows the one under way.
     run = await store.open_run()
     if run is None or (run.config_key, run.optimization_type) != (search.config, search.kind):
         run = await order_search(engine, runtime, search, state, rules)
@@ -191,8 +193,9 @@ async def _search_here(engine: Engine, search: Search, *, quiet: bool) -> dict[s
     order = tune_order(search.kind, search.config, state, rules, **search.params)
     if order is None:
         raise Conflict(f"{search.config} has no samples to train on yet")
+    # Named by what is searched, so that the same command finds its earlier trials.
     folder = get_settings().data_dir / "tuning" / f"{search.config}-{search.kind}"
-    last = [""]
+    last = [""]  # a cell that the function below may change
 
     def tell(line: str, extra: dict[str, Any]) -> None:
         said = _with_best(line, extra)
@@ -214,6 +217,7 @@ def _show_run(run: OptimizationRun, as_json: bool) -> None:
         console().print(f"{run.status}: {run.error}", markup=False)
     else:
         _print_finding(str(run.optimization_type), run.best_params, run.best_score, improved=run.improved)
+        # those are weights of the heuristic
         if run.improved and run.optimization_type is not OptimizationType.CMAES:
             console().print(f"The next trainings of {run.config_key} use it.", markup=False)
     if run.error:

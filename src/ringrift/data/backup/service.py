@@ -32,7 +32,7 @@ from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import DecisionLog, set_damaged_aside
 from ringrift.data.transfer.archive import open_archive
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
-from ringrift.engine.sqlite.blob_folder import digest_of
+from ringrift.engine.sqlite.blobs import digest_of
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 
 # Which files an archive still lacks, and which of them go now. Nothing here deletes: an archive only grows.

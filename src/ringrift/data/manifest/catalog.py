@@ -17,7 +17,7 @@ from ringrift.data.transfer.receiving import ArrivedFile, MetadataFolder
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import EndedWork, WorkState
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.work.job.orders import (

@@ -30,8 +30,7 @@ from ringrift.errors import ConfigError, Corrupt, RingRiftError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.foreign_files.offered import open_offered
-from ringrift.foreign_files.paths import check_name
+from ringrift.foreign_files.paths import check_name, open_offered
 from ringrift.runtime import Runtime
 
 # Files that an event names by their path: taken in only from folders that the settings name, once each.

@@ -186,6 +186,7 @@ class OrphanDetectionDaemon(WakingDaemon):
 
     capability: ClassVar[str] = "data_integrity"
     emits: ClassVar[tuple[str, ...]] = ("ORPHAN_GAMES_DETECTED", "ORPHAN_GAMES_REGISTERED")
+    woken_every_s: ClassVar[float] = 60.0  # it lists every file that the node has
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from ringrift.data.kv_records import KvMirror, KvRecords, RecordsMirror
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import check_digest, decode_entry
 from ringrift.engine.ports import KeyValue
-from ringrift.engine.sqlite.blob_folder import move_damaged
+from ringrift.engine.sqlite.blobs import move_damaged
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import AlreadyExists, ConfigError, Conflict, Corrupt, RevisionMismatch, Unavailable
 from ringrift.files import write_file

@@ -189,10 +189,12 @@ class AutoSyncDaemon(WakingDaemon):
         }.get(self._strategy or config.strategy, config.interval_s)
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        stale = ("DATA_STALE", "SYNC_TRIGGERED")
+        # The freshness daemon says these itself: woken by its own words it would never rest.
+        asked = () if self._strategy is SyncStrategy.FRESHNESS else stale
         return {
+            **dict.fromkeys(asked, self._on_model_request),
             "SELFPLAY_COMPLETE": self._on_new_data,
-            "DATA_STALE": self._on_model_request,
-            "SYNC_TRIGGERED": self._on_model_request,
             "SYNC_REQUEST": self._on_model_request,
             "SYNC_RETRY_REQUESTED": self._on_model_request,
             "NODE_RECOVERED": self._on_recovered,

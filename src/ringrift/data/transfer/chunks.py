@@ -27,7 +27,7 @@ import structlog
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import mismatch
-from ringrift.engine.sqlite.blob_folder import BlobFolder
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import DigestMismatch, Unavailable
 from ringrift.files import make_folders, open_file, remove_file, write_file

@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.artifacts import Artifact, Receipt, data_type_of
 from ringrift.data.config import DataNode
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 
@@ -384,7 +384,7 @@ class CallCounts:
         self.bytes_sent = 0
         self.deadline_s = 0.0
         self.attempts: list[tuple[str, str]] = []
-        self.stalls: list[float] = []
+        self.stalls: list[tuple[str, float]] = []  # the transport, and how long it was waited for
         self.node_failed = False
         self._on_progress = on_progress
         self._known = dict(self.open)
@@ -501,17 +501,16 @@ class CallCounts:
 
     def reports(self, here: str, node: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield what others should hear."""
-        kinds = {card.kind.value for card in self.cards}
-        for seconds in self.stalls:
-            yield (
-                "SYNC_STALLED",
-                {
-                    "source_node": here if self.receiver == node else node,
-                    "target_node": self.receiver,
-                    "data_type": kinds.copy().pop() if len(kinds) == 1 else "all",
-                    "timeout_seconds": seconds,
-                },
-            )
+        types = {data_type_of(card.kind) for card in self.cards}
+        for transport, seconds in self.stalls:
+            stalled = {
+                "source_node": here if self.receiver == node else node,
+                "target_node": self.receiver,
+                "data_type": types.copy().pop() if len(types) == 1 else "all",
+                "timeout_seconds": seconds,
+                "transport": transport,
+            }
+            yield "SYNC_STALLED", stalled
         for digest, why in self._corrupted.items():
             paths = {"source_path": digest, "dest_path": digest, "target_node": self.receiver}
             yield "SYNC_CHECKSUM_FAILED", {**paths, "error": why}
@@ -566,7 +565,7 @@ class Attempt:
         except TimeoutError:
             if not limit.expired() or now_s() >= ends_s:
                 raise
-            self.tally.stalls.append(self._stall_s)
+            self.tally.stalls.append((self.transport.name, self._stall_s))
             raise Stalled(f"nothing moved for {self._stall_s:g} s") from None
         except Corrupt as error:
             self.tally.take(_all_wrong(cards, str(error)), method=self.transport.name)

@@ -29,7 +29,7 @@ from ringrift.data.transfer.chunks import PARTS, ChunkIndex, Incoming, hash_of
 from ringrift.data.transfer.contract import AT_REST, CHUNK_BYTES
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE, check_digest, record_hash
-from ringrift.engine.sqlite.blob_folder import BlobFolder, digest_of, move_damaged
+from ringrift.engine.sqlite.blobs import BlobFolder, digest_of, move_damaged
 from ringrift.engine.sqlite.faults import from_os, translated_errors
 from ringrift.engine.sqlite.files import ARRIVALS
 from ringrift.errors import ConfigError, StorageFull, Unavailable

@@ -183,7 +183,7 @@ class TransferService:
                 finally:
                     await self._close_deliveries(way, found, tally)
         finally:
-            await self._announce(found, tally)
+            self._announce(found, tally)
         if tally.unreachable:
             wait_s = self.health.track(found.name).wait_s(self._runtime.monotonic_s())
             raise NodeUnreachable(found.name, attempts=tuple(tally.attempts), retry_after_s=max(1.0, wait_s))
@@ -452,10 +452,11 @@ class TransferService:
             except Unavailable as error:  # what was moved is worth more than the note of it
                 log.warning("transfer.deliveries_not_noted", node=node.name, error=str(error))
 
-    async def _announce(self, node: DataNode, tally: CallCounts) -> None:
+    def _announce(self, node: DataNode, tally: CallCounts) -> None:
         router = self._own_router or get_router()
         for event, payload in tally.reports(self._nodes.this.name, node.name):
             try:
-                await router.publish(event, payload, NAME)
+                # Not waited for: whoever hears it may ask for the next transfer, which waits for this one.
+                router.publish_sync(event, payload, NAME)
             except RingRiftError as error:
                 log.error("transfer.announcement_lost", transfer_event=event, error=str(error))

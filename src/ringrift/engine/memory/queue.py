@@ -102,7 +102,7 @@ class QueueState:
     items: dict[str, _Item] = field(default_factory=dict)
     unended: dict[str, _Item] = field(default_factory=dict)
     ends: dict[int, _Item] = field(default_factory=dict)  # by the number of the end, which is their order
-    id_by_key: dict[str, str] = field(default_factory=dict)
+    id_by_key: dict[str, str] = field(default_factory=dict)  # idempotency keys live as long as their items
     last_seq: int = 0
     last_token: int = 0
     last_end: int = 0
@@ -118,6 +118,8 @@ class MemoryWorkQueue:
 
     async def add(self, items: Sequence[NewWork], *, guard: WriteGuard | None = None) -> list[str]:
         check.check_new_work(items)
+        # Encoded as a database would: what comes back is a copy, and what JSON cannot hold is refused here,
+        # too.
         encoded = [(encode_json("payload", new.payload), encode_trace(new.trace)) for new in items]
         check.check_call_size("items", (len(payload) + len(trace) for payload, trace in encoded))
         now_s = await self._enter()
@@ -135,6 +137,7 @@ class MemoryWorkQueue:
         fresh, keys = set[str](), dict[str, str]()
         for new in items:
             key = new.idempotency_key
+            # also an item of the same call
             known = None if key is None else keys.get(key) or state.id_by_key.get(key)
             if known is not None:
                 ids.append(known)
@@ -203,6 +206,7 @@ class MemoryWorkQueue:
         self, claimant: Claimant, lease_s: float, limit: int, now_s: float, held: HeldWork
     ) -> list[Claim]:
         fitting = [item for item in self._state.unended.values() if item.fits(claimant, now_s, held)]
+        # arrival, not time: two of one moment still have an order
         fitting.sort(key=lambda item: (-item.new.priority, item.seq))
         if not fitting[:limit]:
             return []
@@ -289,7 +293,7 @@ class MemoryWorkQueue:
         check.check_held(item_id, token)
         now_s = await self._enter()
         item = self._held(item_id, token)
-        item.attempts -= 1
+        item.attempts -= 1  # the claim counted it
         self._end_claim(item, WorkState.READY, now_s)
         self._handle.changed(QUEUE)
 
@@ -365,6 +369,7 @@ class MemoryWorkQueue:
 
         async def look() -> tuple[list[EndedWork] | None, float | None]:
             now_s = await self._enter()
+            # From the newest back: readers are nearly up to date, and the ends of days lie before.
             newest = takewhile(lambda number: number > after, reversed(self._state.ends))
             ends = [self._state.ends[number] for number in reversed(list(newest))]
             found = [EndedWork(number=item.end_number, item=self._view(item, now_s)) for item in ends[:limit]]
@@ -398,6 +403,7 @@ class MemoryWorkQueue:
         return now_s
 
     def _expire(self, now_s: float) -> int:
+        # Every call comes by here: most must not look through all items.
         if now_s < self._state.expire_at_s:
             return 0
         ends_s = {
@@ -475,6 +481,7 @@ class MemoryWorkQueue:
         return [other for other in self._in(WorkState.BLOCKED) if item_id in other.new.after]
 
     def _kill_dependents(self, ended: _Item, now_s: float) -> None:
+        # A list and no recursion: a chain of needs may be long.
         doomed = [ended]
         while doomed:
             needed = doomed.pop()

@@ -32,7 +32,17 @@ from ringrift.engine.ports import (
     log_is_full,
     merge_positions,
 )
-from ringrift.engine.waiting import ENDS, EVENTS, KV, QUEUE, EngineClock, Look, Topics, wait_for_change
+from ringrift.engine.waiting import (
+    ALL,
+    EVENTS,
+    KV,
+    QUEUE,
+    EngineClock,
+    Look,
+    Topics,
+    kv_topic,
+    wait_for_change,
+)
 from ringrift.engine.work_rules import changes_holds
 from ringrift.errors import AlreadyExists, RevisionMismatch, Unavailable
 from ringrift.runtime import Runtime
@@ -84,8 +94,8 @@ class Handle:
         if not self._open:
             raise Unavailable("this engine handle is closed")
 
-    def changed(self, topic: str) -> None:
-        self._topics.wake((topic,))
+    def changed(self, *topics: str) -> None:
+        self._topics.wake(topics)
 
     async def wait(self, look: Look[T], *, topic: str, timeout_s: float) -> T | None:
         return await wait_for_change(
@@ -110,7 +120,7 @@ class Handle:
 
     async def close(self) -> None:
         self._open = False
-        self._topics.wake((EVENTS, KV, QUEUE, ENDS))  # whoever waits here finds out
+        self._topics.wake((ALL,))  # whoever waits here finds out
 
 
 # Keys and values in memory.
@@ -142,16 +152,16 @@ class MemoryKeyValue:
         await self._enter()
         return self._state.live.get(key)
 
-    async def entries(self, prefix: str = "") -> list[Entry]:
-        check.check_prefix(prefix)
+    async def entries(self, *prefixes: str) -> list[Entry]:
+        for prefix in prefixes:
+            check.check_prefix(prefix)
         await self._enter()
-        folders = (
-            keys
-            for folder, keys in self._state.folders.items()
-            if folder.startswith(prefix) or prefix.startswith(folder)
-        )
-        found = sorted(key for keys in folders for key in keys if key.startswith(prefix))
-        return [self._state.live[key] for key in found]
+        found: set[str] = set()
+        for prefix in prefixes or ("",):
+            for folder, keys in self._state.folders.items():
+                if folder.startswith(prefix) or prefix.startswith(folder):
+                    found.update(key for key in keys if key.startswith(prefix))
+        return [self._state.live[key] for key in sorted(found)]
 
     async def create(
         self, key: str, value: bytes, *, ttl_s: float | None = None, guard: WriteGuard | None = None
@@ -214,7 +224,7 @@ class MemoryKeyValue:
             return found or None, min(self._state.expiring.values(), default=None)
 
         while True:
-            changes = await self._handle.wait(look, topic=KV, timeout_s=math.inf)
+            changes = await self._handle.wait(look, topic=kv_topic(prefix), timeout_s=math.inf)
             for change in changes or ():
                 after = change.revision
                 yield change
@@ -273,7 +283,7 @@ class MemoryKeyValue:
         state.revision += 1
         state.changes.pop(key, None)  # a key's last change stands at the end
         state.changes[key] = Change(key=key, value=value, revision=state.revision)
-        self._handle.changed(KV)
+        self._handle.changed(KV, kv_topic(key))
         if changes_holds(key):
             self._handle.changed(QUEUE)  # a hold that ends lets work be claimed
         return state.revision

@@ -48,6 +48,7 @@ class SqliteEventLog:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._last_own = 0  # of what was appended here
+        self._looked: tuple[int | None, int] = (None, 0)  # changes before the last look, and what it found
 
     async def append(self, events: Sequence[LogEvent]) -> list[Appended]:
         check.check_events(events)
@@ -78,9 +79,18 @@ class SqliteEventLog:
     async def wait(self, *, after: int, timeout_s: float) -> int:
         check.check_log_wait(after, timeout_s)
 
+        first = True
+
         async def look() -> tuple[int | None, float | None]:
-            # What was appended here need not be read to be known.
-            last = self._last_own if self._last_own > after else await self._store.read(_last_seq)
+            nonlocal first
+            changes, is_first, first = self._store.changes(EVENTS), first, False
+            if self._last_own > after:  # what was appended here need not be read to be known
+                return self._last_own, None
+            # Nor what nobody has changed since. Later looks read: the word of a change may have been lost.
+            is_known = is_first and changes is not None and changes == self._looked[0]
+            if not is_known:
+                self._looked = (changes, await self._store.read(_last_seq))
+            last = self._looked[1]
             return (last if last > after else None), None
 
         found = await self._store.wait(look, topic=EVENTS, timeout_s=timeout_s)

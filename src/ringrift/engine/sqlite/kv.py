@@ -18,7 +18,7 @@ from ringrift.engine.sqlite import queries as sql
 from ringrift.engine.sqlite.schema import EntryRow, check_entry, of_entry
 from ringrift.engine.sqlite.store import Query, Store
 from ringrift.engine.sqlite.writer import Transaction
-from ringrift.engine.waiting import KV, QUEUE
+from ringrift.engine.waiting import KV, QUEUE, kv_topic
 from ringrift.engine.work_rules import changes_holds
 from ringrift.errors import AlreadyExists, RevisionMismatch
 
@@ -38,13 +38,17 @@ class SqliteKeyValue:
         now_s = self._store.clock.now_s()
         return await self._store.read(lambda db: self._get(db, key, now_s))
 
-    async def entries(self, prefix: str = "") -> list[Entry]:
-        check.check_prefix(prefix)
+    async def entries(self, *prefixes: str) -> list[Entry]:
+        for prefix in prefixes:
+            check.check_prefix(prefix)
         now_s = self._store.clock.now_s()
 
         def query(db: sqlite3.Connection) -> list[Entry]:
-            rows = db.execute(sql.ENTRIES, (prefix, prefix + LAST_CHARACTER, now_s))
-            return [_entry(self._store.config.database, row) for row in rows]
+            found: dict[str, Entry] = {}
+            for prefix in prefixes or ("",):
+                rows = db.execute(sql.ENTRIES, (prefix, prefix + LAST_CHARACTER, now_s))
+                found |= {row[0]: _entry(self._store.config.database, row) for row in rows}
+            return [found[key] for key in sorted(found)] if len(prefixes) > 1 else list(found.values())
 
         return await self._store.read(query)
 
@@ -117,7 +121,7 @@ class SqliteKeyValue:
             return found or None, next_due_s
 
         while True:
-            changes = await self._store.wait(look, topic=KV, timeout_s=math.inf)
+            changes = await self._store.wait(look, topic=kv_topic(prefix), timeout_s=math.inf)
             for change in changes or ():
                 after = change.revision
                 yield change
@@ -196,7 +200,7 @@ def _put(tx: Transaction, key: str, value: bytes | None, ttl_s: float | None) ->
     expires_s = None if ttl_s is None else tx.now_s + ttl_s
     checksum = of_entry(key, revision, expires_s, value)
     tx.db.execute(sql.STORE_ENTRY, (key, revision, expires_s, tx.now_s, value, checksum))
-    tx.changed.add(KV)
+    tx.changed.update((KV, kv_topic(key)))
     if changes_holds(key):
         tx.changed.add(QUEUE)  # a hold that ends lets work be claimed
     return int(revision)

@@ -42,7 +42,7 @@ from ringrift.errors import AlreadyExists, LeaseLost
 
 
 LaneKey = tuple[str, str, str, str]
-_SEPARATOR = "\x1f"
+_SEPARATOR = "\x1f"  # in no name: control characters are refused
 
 _encode = msgspec.json.Encoder().encode
 
@@ -119,6 +119,7 @@ def prepare(items: Sequence[NewWork], new_id: Callable[[], str]) -> list[PlainRu
             checksum,
         )
         sizes.append(len(payload) + len(trace))
+        # In its place between the others: arrival decides who is first among equals.
         if new.after or new.idempotency_key is not None:
             end_run()
             parts.append(LinkedItem(lane, item_id, new, as_parameter([row])))
@@ -169,7 +170,7 @@ class ClaimedRows:
 # Lanes: items that the same claimants may take.
 
 
-_CLAIMANTS_MAX = 256
+_CLAIMANTS_MAX = 256  # workers of one machine; beyond, the memory starts anew
 
 
 def find_or_add_lane(tx: Transaction, key: LaneKey) -> int:
@@ -272,6 +273,7 @@ def _add_linked(tx: Transaction, item: LinkedItem, lane: int) -> str:
         existing = tx.db.execute(sql.ID_OF_KEY, (key,)).fetchone()
         if existing is not None:
             return str(existing[0])
+    # by arrival, so that the reason names the same one each time
     needs = sorted(_needed(tx.db, item.id, needed) for needed in set(item.new.after))
     _insert(tx, item.row, lane, [item.id])
     (seq, _) = tx.db.execute(sql.SEQ_AND_STATE, (item.id,)).fetchone()
@@ -292,6 +294,7 @@ def _add_linked(tx: Transaction, item: LinkedItem, lane: int) -> str:
 def _insert(tx: Transaction, rows: str, lane: int, ids: Sequence[str]) -> None:
     try:
         tx.db.execute(sql.ADD_WORK, {"rows": rows, "lane": lane, "now_s": tx.now_s})
+    # Asked of the database only when it refuses, because ids are nearly always new.
     except sqlite3.IntegrityError:
         raise AlreadyExists(_known(tx.db, ids)) from None
     tx.changed.add(QUEUE)
@@ -355,11 +358,13 @@ def claim(
 ) -> ClaimedRows | float | None:
     """Hand out items; with none, return when time alone may bring one."""
     end_due(tx)
+    # In the same transaction as the claim: a hold that was written before is never overtaken.
     held, hold_ends_s = _held(tx.db, tx.now_s)
     picked = find_ready(tx.db, lanes, claimant, limit, held)
     if not picked:
         times_s = (tx.db.execute(sql.NEXT_DUE_WORK).fetchone()[0], hold_ends_s)
         return min((time_s for time_s in times_s if time_s is not None), default=None)
+    # One token for all items of the call: it only has to grow.
     (token,) = tx.db.execute(sql.NEXT_TOKEN).fetchone()
     until_s = tx.now_s + lease_s
     rows = tx.db.execute(
@@ -367,6 +372,7 @@ def claim(
     ).fetchall()
     by_seq = {row[0]: row for row in rows}
     ordered = [by_seq[seq] for seq in picked]
+    # Looked at while it is handed out, which is the last moment at which damage costs nothing.
     sound = [row for row in ordered if _is_sound(tx, row)]
     return ClaimedRows(
         [(item_id, lanes.kind(lane), *rest) for _, item_id, lane, *rest, _ in sound], token, until_s
@@ -445,7 +451,7 @@ def revive(tx: Transaction, item_id: str) -> None:
     blockers = sum(1 for _, needed_code in needs if needed_code != Code.DONE)
     state, _ = _unclaimed(blockers, tx.now_s, tx.now_s)
     tx.db.execute(sql.REVIVE, (state, tx.now_s, tx.now_s, blockers, seq))
-    tx.db.execute(sql.FORGET_END, (seq,))
+    tx.db.execute(sql.FORGET_END, (seq,))  # it has not ended any more, and will end under a new number
     tx.changed.add(QUEUE)
 
 
@@ -486,6 +492,7 @@ def _end_attempt(
 
 
 def _unblock_dependents(tx: Transaction, finished: Collection[str]) -> None:
+    # Most queues have no dependencies: one look spares a search for each completed item.
     if not finished or tx.db.execute(sql.ANY_NEEDS).fetchone() is None:
         return
     for (needed,) in tx.db.execute(sql.HAS_DEPENDENTS, (as_parameter(finished),)).fetchall():

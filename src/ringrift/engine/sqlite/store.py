@@ -25,7 +25,17 @@ from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.files import connect
 from ringrift.engine.sqlite.queries import LIVE_REVISION_OF
 from ringrift.engine.sqlite.writer import Operation, Transaction, Writer, contained
-from ringrift.engine.waiting import EngineClock, Look, Topics, Waiter, wait_for_change
+from ringrift.engine.waiting import (
+    ENDS,
+    EVENTS,
+    KV,
+    QUEUE,
+    EngineClock,
+    Look,
+    Topics,
+    Waiter,
+    wait_for_change,
+)
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.files import make_folder, make_folders, open_file
 from ringrift.runtime import Runtime
@@ -71,12 +81,18 @@ class Wakeups:
         with self._topics.listening(topic) as waiter:
             yield waiter
 
+    def changes(self, topic: str) -> int | None:
+        """How often *topic* has changed here and elsewhere; None if changes elsewhere are not heard of."""
+        is_heard = topic in self._receivers and self._folder_fd is not None
+        return self._topics.changes(topic) if is_heard else None
+
     def announce(self, changed: Collection[str]) -> None:
         """Wake the waiters of this and all other processes; never blocks."""
         self._topics.wake(changed)
         folder_fd = self._folder_fd
         if folder_fd is None:
             return
+        plain = ",".join(sorted({EVENTS, KV, QUEUE, ENDS}.intersection(changed)))
         for name in os.listdir(folder_fd):
             owner, _, topic = name.partition(_TOPIC)
             if owner == self._name:
@@ -84,7 +100,7 @@ class Wakeups:
             if topic in changed:
                 self._send(name, topic.encode())
             elif not topic:  # of an earlier version: one socket for all topics
-                self._send(name, ",".join(sorted(changed)).encode())
+                self._send(name, plain.encode())
 
     def _send(self, name: str, message: bytes) -> None:
         try:
@@ -242,6 +258,10 @@ class Store:
             timeout_s=timeout_s,
             poll_s=max(config.poll_s, config.lost_wakeup_s) if self._wakeups.works else config.poll_s,
         )
+
+    def changes(self, topic: str) -> int | None:
+        """How often *topic* has changed, since somebody waited for it first; None if nobody can tell."""
+        return self._wakeups.changes(topic)
 
     def close_readers(self) -> bool:
         """End the threads that read; return False if one is stuck, whose connection must stay open."""

@@ -24,7 +24,7 @@ from ringrift.engine.lock_files import LockFile
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import from_sqlite, translated_errors
 from ringrift.engine.sqlite.schema import TimeNote, schema_too_new, schema_version
-from ringrift.engine.waiting import ENDS, EVENTS, KV, QUEUE, EngineClock
+from ringrift.engine.waiting import ALL, ENDS, EVENTS, KV, QUEUE, EngineClock
 from ringrift.errors import ConfigError, RingRiftError, Unavailable, storable_text
 from ringrift.files import HeldPath, full_disk
 from ringrift.process_identity import who_locks
@@ -277,9 +277,10 @@ class Writer:
         with self._turnstile.passed():
             batch = self._take()
             changed = self._transact(batch) if batch else frozenset()
-        self._tell(changed)
         _answer(batch)
         self._taken = []
+        # After the answers: who waits here for what is written here has heard of it when it looks.
+        self._tell(changed)
 
     def _tell(self, changed: frozenset[str]) -> None:
         """Wake those who wait; it is stored already, so that a wake-up which fails costs them a poll."""
@@ -391,7 +392,7 @@ class Writer:
                 # Others take over; and who waits here for a change finds out that there is none to come.
                 self._turnstile.close()
                 self._upkeep.close()
-                self._tell(frozenset({EVENTS, KV, QUEUE, ENDS}))
+                self._tell(frozenset({EVENTS, KV, QUEUE, ENDS, ALL}))
 
 
 def _answer(batch: Sequence[Call[Any]]) -> None:

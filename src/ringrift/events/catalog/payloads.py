@@ -542,17 +542,18 @@ class PayloadOfEvaluationCompleted(TypedDict):
 
     config_key: str
     model_id: str
-    model_path: str
-    elo: float
+    model_path: NotRequired[str | None]
+    elo: NotRequired[float | None]
     elo_delta: NotRequired[float | None]
-    win_rate: float
-    games_played: int
+    win_rate: NotRequired[float | None]
+    games_played: NotRequired[int | None]
     opponent_results: NotRequired[dict[str, Any] | None]
     vs_random_rate: NotRequired[float | None]
     vs_heuristic_rate: NotRequired[float | None]
     passed: NotRequired[bool | None]
     harness_results: NotRequired[dict[str, Any] | None]
     success: NotRequired[bool | None]
+    results_path: NotRequired[str | None]
 
 
 class PayloadOfEvaluationFailed(TypedDict):
@@ -1003,7 +1004,7 @@ class PayloadOfNodeIncompatibleWithWorkload(TypedDict):
 
     node_id: str
     has_gpu: bool
-    gpu_vram_gb: float
+    gpu_vram_gb: NotRequired[float | None]
     reason: str
     compatible_configs: NotRequired[list[str] | None]
 

@@ -1,16 +1,21 @@
-"""Connect four behind the contract of a game."""
+"""Connect four: the compiled rules, and the game behind the contract.
+
+A state is four words: the stones of either player as bits, the number of stones played, and the winner
+(0 while the game runs, 1 or 2, 3 for a draw). Bit `column * 7 + row` is a cell, row 0 at the bottom; the
+seventh bit of a column stays empty, so that a shifted row of stones never runs over into the next column.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ringrift.errors import ConfigError, IllegalAction
-from ringrift.games.connect_four import rules
-from ringrift.games.connect_four.rules import COLUMNS, DRAW, FIRST, ROWS, SECOND, STONES, STRIDE, WINNER
+from ringrift.games.compiled import cached_kernel, compiled, source_fingerprint
 from ringrift.games.contract import (
     ActionArray,
     ActionLayout,
@@ -25,6 +30,112 @@ from ringrift.games.contract import (
     results_from_rankings,
 )
 from ringrift.games.registry import parse_config_key
+
+# --- the compiled rules -------------------------------------------------------------------------------
+
+
+COLUMNS, ROWS, STRIDE, CELLS = 7, 6, 7, 42
+FIRST, SECOND, STONES, WINNER = 0, 1, 2, 3  # words of a state
+WORDS, DRAW = 4, 3
+BOTTOM_BITS = sum(1 << column * STRIDE for column in range(COLUMNS))
+BOARD_BITS = BOTTOM_BITS * ((1 << ROWS) - 1)
+
+Words = npt.NDArray[np.int64]
+Actions = npt.NDArray[np.int32]
+
+FINGERPRINT = source_fingerprint(Path(__file__))
+
+
+@compiled
+def column_open(s: Words, column: int) -> bool:
+    is_open: bool = (s[FIRST] | s[SECOND]) >> (column * STRIDE + ROWS - 1) & 1 == 0
+    return is_open
+
+
+@compiled
+def has_four(stones: int) -> bool:
+    # Up, right and both diagonals: a shift by the step lays each stone on its neighbor.
+    for step in (1, STRIDE, STRIDE - 1, STRIDE + 1):
+        pairs = stones & (stones >> step)
+        if pairs & (pairs >> (2 * step)) != 0:
+            return True
+    return False
+
+
+@compiled
+def drop_stone(s: Words, column: int) -> None:
+    player = s[STONES] & 1
+    filled = s[FIRST] | s[SECOND]
+    row = 0
+    while filled >> (column * STRIDE + row) & 1:
+        row += 1
+    s[player] |= 1 << (column * STRIDE + row)
+    s[STONES] += 1
+    if has_four(s[player]):
+        s[WINNER] = player + 1
+    elif s[STONES] == CELLS:
+        s[WINNER] = DRAW
+
+
+@cached_kernel(FINGERPRINT)
+def legal_batch(states: Words, offsets: Words, out: Actions) -> None:
+    n = 0
+    for game in range(states.shape[0]):
+        if states[game, WINNER] == 0:
+            for column in range(COLUMNS):
+                if column_open(states[game], column):
+                    out[n] = column
+                    n += 1
+        offsets[game + 1] = n
+
+
+@cached_kernel(FINGERPRINT)
+def apply_batch(states: Words, actions: Actions) -> int:
+    """Drop one stone per game; the first game with an illegal action instead, if any, and no change."""
+    for game in range(states.shape[0]):
+        if states[game, WINNER] != 0 or not column_open(states[game], actions[game]):
+            return game
+    for game in range(states.shape[0]):
+        drop_stone(states[game], actions[game])
+    return -1
+
+
+@cached_kernel(FINGERPRINT)
+def observe_batch(states: Words, out: Planes) -> None:
+    """Own stones, the other's stones, and ones for the first player's turn."""
+    for game in range(states.shape[0]):
+        s = states[game]
+        player = s[STONES] & 1
+        for column in range(COLUMNS):
+            for row in range(ROWS):
+                bit = column * STRIDE + row
+                out[game, 0, ROWS - 1 - row, column] = s[player] >> bit & 1
+                out[game, 1, ROWS - 1 - row, column] = s[1 - player] >> bit & 1
+                out[game, 2, ROWS - 1 - row, column] = 1 - player
+
+
+@cached_kernel(FINGERPRINT)
+def play_random_batch(states: Words, seed: int, totals: Words) -> None:
+    # The generator of compiled code, which is apart from that of Python.
+    np.random.seed(seed)
+    for game in range(states.shape[0]):
+        s = states[game]
+        while s[WINNER] == 0:
+            options = 0
+            for column in range(COLUMNS):
+                options += column_open(s, column)
+            wanted = np.random.randint(options)
+            column = 0
+            while wanted > 0 or not column_open(s, column):  # the open column number *wanted*
+                wanted -= column_open(s, column)
+                column += 1
+            drop_stone(s, column)
+            totals[0] += 1
+            totals[1] += options
+
+
+# --- the game -----------------------------------------------------------------------------------------
+
 
 MIRROR = 1
 SYMBOLS = ".xo"
@@ -42,10 +153,10 @@ class ConnectFourGame:
 
     key = "connect_four_2p"
     players = 2
-    words = rules.WORDS
+    words = WORDS
     action_count = COLUMNS
     observation_shape = (3, ROWS, COLUMNS)
-    symmetries = 2
+    symmetries = 2  # as it is, and mirrored
 
     @property
     def action_layout(self) -> ActionLayout:
@@ -61,7 +172,7 @@ class ConnectFourGame:
         check_batch(self, states)
         offsets = np.zeros(len(states) + 1, dtype=np.int64)
         actions = np.empty(len(states) * COLUMNS, dtype=np.int32)
-        rules.legal_batch(states, offsets, actions)
+        legal_batch(states, offsets, actions)
         return LegalActions(offsets, actions[: offsets[-1]].copy())
 
     def apply(self, states: States, actions: ActionArray, *, trusted: bool = False) -> None:
@@ -69,7 +180,7 @@ class ConnectFourGame:
         del trusted
         check_batch(self, states)
         actions = check_actions(self, states, actions)
-        refused = rules.apply_batch(states, actions)
+        refused = apply_batch(states, actions)
         if refused >= 0:
             over = bool(states[refused, WINNER])
             why = f"game {refused}: {'the game is over' if over else 'the column is full'}"
@@ -80,12 +191,12 @@ class ConnectFourGame:
         first, second, stones = states[:, FIRST], states[:, SECOND], states[:, STONES]
         filled = first | second
         fine: npt.NDArray[np.bool_] = (
-            (first & second == 0) & (filled & ~rules.BOARD_BITS == 0) & (states[:, WINNER] >= 0)
+            (first & second == 0) & (filled & ~BOARD_BITS == 0) & (states[:, WINNER] >= 0)
         )
         fine &= np.bitwise_count(filled.astype(np.uint64)) == stones
-        fine &= np.bitwise_count(second.astype(np.uint64)) == stones // 2
+        fine &= np.bitwise_count(second.astype(np.uint64)) == stones // 2  # the first player drops first
         # A stone lies on another one, or at the bottom.
-        fine &= filled & ~(filled << 1 | rules.BOTTOM_BITS) == 0
+        fine &= filled & ~(filled << 1 | BOTTOM_BITS) == 0
         fine &= states[:, WINNER] <= DRAW
         return fine
 
@@ -107,7 +218,7 @@ class ConnectFourGame:
     def observe(self, states: States) -> Planes:
         check_batch(self, states)
         planes = np.empty((len(states), *self.observation_shape), dtype=np.float32)
-        rules.observe_batch(states, planes)
+        observe_batch(states, planes)
         return planes
 
     def turned(self, states: States, symmetry: int) -> States:
@@ -140,7 +251,7 @@ class ConnectFourGame:
     def play_random(self, states: States, *, seed: int) -> RandomPlay:
         check_batch(self, states)
         totals = np.zeros(2, dtype=np.int64)
-        rules.play_random_batch(states, seed, totals)
+        play_random_batch(states, seed, totals)
         return RandomPlay(decisions=int(totals[0]), options=int(totals[1]))
 
     def action_texts(self, state: State, actions: Sequence[int] | ActionArray) -> list[str]:
@@ -184,10 +295,11 @@ class ConnectFourGame:
 
     def _winner(self, state: State) -> int:
         won = [player + 1 for player in (FIRST, SECOND) if _has_four(int(state[player]))]
+        # A game ends with the stone that makes four, so the winner is who dropped last.
         last_to_drop = 2 - int(state[STONES]) % 2
         if won and won != [last_to_drop]:
             raise ConfigError(f"{self.key}: player {won[0]} has four in a row, but the game went on")
-        full = state[STONES] == rules.CELLS
+        full = state[STONES] == CELLS
         return won[0] if won else DRAW if full else 0
 
     def _rows(self, state: State) -> list[str]:
@@ -205,6 +317,7 @@ class ConnectFourGame:
         return "\n".join([f"{self.key}: {heading}", "", *rows, "1 2 3 4 5 6 7"])
 
 
+# In Python, since one state is read from JSON: compiling for that would take seconds.
 def _has_four(stones: int) -> bool:
     pairs = [(stones & stones >> step, step) for step in (1, STRIDE, STRIDE - 1, STRIDE + 1)]
     return any(both & both >> 2 * step for both, step in pairs)

@@ -20,6 +20,7 @@ Point: TypeAlias = tuple[int, int]  # x, y; a hex cell's z is -x-y
 Turn: TypeAlias = Callable[[Point], Point]
 
 _SQUARE_AXES: tuple[Point, ...] = ((1, 0), (1, 1), (0, 1), (1, -1))
+# The order is that of the rules: a recovery takes the first axis that has a line.
 _HEX_AXES: tuple[Point, ...] = ((1, 0), (1, -1), (0, -1))
 _EIGHT: tuple[Point, ...] = tuple((dx, dy) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if (dx, dy) != (0, 0))
 
@@ -63,7 +64,7 @@ class Board:
         size = self.shape.extent
         if not self.shape.hexagonal:
             return tuple((x, y) for y in range(size) for x in range(size))
-        span = range(-size, size + 1)
+        span = range(-size, size + 1)  # all |x|, |y|, |z| <= size, with z = -x - y
         return tuple((x, y) for y in span for x in span if abs(x + y) <= size)
 
     @cached_property
@@ -150,6 +151,7 @@ class Board:
         hex8 keeps four of a hexagon's twelve, because its border collapse runs on along (1, 1).
         """
         turns = _hex_turns() if self.shape.hexagonal else _square_turns(self.shape.extent - 1)
+        # Lines and regions keep under any turn of the shape; only the border table may not.
         return tuple(turn for turn in turns if self._keeps_border(turn))
 
     def _keeps_border(self, turn: Turn) -> bool:
@@ -169,11 +171,12 @@ class Board:
 
     @property
     def elimination_target(self) -> int:
+        # two thirds of the own rings and a third of those of all others
         return round(self.rings * (2 + (self.players - 1)) / 3)
 
     @property
     def territory_target(self) -> int:
-        return self.cells // self.players + 1
+        return self.cells // self.players + 1  # more than an equal share
 
 
 def _square_turns(edge: int) -> Iterator[Turn]:
@@ -196,6 +199,7 @@ def _hex_turns() -> Iterator[Turn]:
 
 
 def _turn_hex(point: Point, *, order: tuple[int, ...], sign: int) -> Point:
+    # In cube coordinates the twelve turns are the orders of the axes, with or without a sign.
     cube = (*point, -sum(point))
     return sign * cube[order[0]], sign * cube[order[1]]
 

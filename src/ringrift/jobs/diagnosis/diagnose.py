@@ -18,8 +18,11 @@ import torch
 
 from ringrift.games.contract import Game, LegalActions
 from ringrift.games.registry import load_game
-from ringrift.jobs.diagnosis.data import Symptom, check_calibration, check_games, check_hold_out
-from ringrift.jobs.diagnosis.network import (
+from ringrift.jobs.diagnosis.checks import (
+    Symptom,
+    check_calibration,
+    check_games,
+    check_hold_out,
     check_labels,
     check_network_symmetry,
     check_overfit,
@@ -31,8 +34,8 @@ from ringrift.jobs.files import describe, seal_json
 from ringrift.jobs.frame import Job, JobSpec, Outcome, Params, run_job
 from ringrift.jobs.samples.plan import HOLD_OUT
 from ringrift.jobs.training.rows import SampleFile, SampleSet, TrainingRows
+from ringrift.network.architecture import ModelCard
 from ringrift.network.evaluator import sample_positions
-from ringrift.network.metadata import ModelCard
 from ringrift.network.model import ResidualNet
 from ringrift.network.storage import load_model
 
@@ -59,7 +62,7 @@ def random_rows(game: Game, count: int, *, seed: int) -> TrainingRows:
 
 
 DIAGNOSIS_VERSION = 1
-BATCH_ROWS = 512
+BATCH_ROWS = 512  # enough that learning them by heart proves something, few enough for a minute
 CANARY_CHANCE = 0.05  # a trained model keeps at least so much more than chance
 
 
@@ -79,8 +82,9 @@ class DiagnoseParams(Params, frozen=True, kw_only=True):
 
 def run_diagnose(job: Job, params: DiagnoseParams) -> Outcome:
     game = load_game(params.config)
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # beside a run that uses the other cores
     found = _Examination(job, params, game)
+    # The cheap ones first; what they find explains what the later ones say.
     steps = (found.symmetries, found.learning, found.games, found.canary)
     job.stage("examining", total=len(steps))
     for number, step in enumerate(steps, start=1):
@@ -120,12 +124,14 @@ class _Examination:
         if not params.samples:
             self._overfit(random_rows(game, BATCH_ROWS, seed=params.seed))
             return
+        # Beside the result: the usual folder for temporary files may be small, or in memory.
         with tempfile.TemporaryDirectory(prefix=".diagnose-", dir=_made(params.out.parent)) as scratch:
             files = [SampleFile(path, game, Path(scratch) / str(n)) for n, path in enumerate(params.samples)]
             source = SampleSet(files)
             hashes = np.concatenate([file.game_hashes for file in files])
             split = source.split(params.hold_out)
             rng = np.random.default_rng(params.seed)
+            # sorted, as rows that lie together are read together
             some = np.sort(rng.permutation(split[0])[:BATCH_ROWS])
             if len(some):
                 self._overfit(source.take(some))
@@ -150,6 +156,7 @@ class _Examination:
             self._add(Symptom(check="canary", level="fine", config=game.key, text=text))
             return
         found = self._canary = judge_canary(game, self._net, positions, seed=params.seed)
+        # The search and not the network alone: it is what plays.
         poor = found["kept_by_search"] < found["by_chance"] + CANARY_CHANCE
         self._add(
             Symptom(

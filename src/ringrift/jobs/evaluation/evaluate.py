@@ -36,15 +36,18 @@ from ringrift.jobs.shards.storage import ShardWriter
 from ringrift.players.matches import Tally
 from ringrift.players.specs import baselines
 from ringrift.statistics.match_evidence import (
+    PAIR_OUTCOMES,
     AllGames,
+    EloScale,
     Evidence,
     FloorTest,
     MatchTest,
     MatchVerdict,
     SequentialTest,
+    SprtConfig,
+    Verdict,
 )
-from ringrift.statistics.shares import elo_difference
-from ringrift.statistics.sprt import PAIR_OUTCOMES, EloScale, SprtConfig, Verdict
+from ringrift.statistics.ratings import elo_difference
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Rate = Annotated[float, msgspec.Meta(gt=0, lt=0.5)]
@@ -61,7 +64,7 @@ class GamesBefore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     places: tuple[Count, ...] = ()
 
     def evidence(self, players: int) -> Evidence:
-        pairs = list(self.pairs) or [0] * PAIR_OUTCOMES
+        pairs = list(self.pairs) or [0] * PAIR_OUTCOMES  # earlier jobs may have counted nothing
         places = list(self.places) if players > 2 else []
         if len(pairs) != PAIR_OUTCOMES or (places and len(places) != players):
             raise ConfigError(f"evaluate: counts of {players} players expected, not {pairs} and {places}")
@@ -90,6 +93,7 @@ class GateParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             return SequentialTest(SprtConfig(self.elo0, self.elo1, self.alpha, self.beta, scale), self.games)
         if self.test == "floor":
             return FloorTest(self.floor, self.games_min, self.games)
+        # Whole rounds only: each opening is played once from every seat.
         return AllGames(max(players, self.games // players * players))
 
 
@@ -173,9 +177,12 @@ def run_evaluate(job: Job, params: EvaluateParams) -> Outcome:
     end = MatchEnd.DECIDED
     with game_book(job, game, params.out, run_id=run_id, games_per_shard=params.games_per_shard) as writer:
         for number, gate in enumerate(gates):
+            # A match without a test only adds to ratings; one with a test may decide a promotion, and is
+            # begun.
             if number and not gate.has_test and out_of_time():
                 break
             end, verdict = judgement.play(number, gate, writer, out_of_time)
+            # Gates are in the order of their cost: who fails one need not play the next.
             if end is not MatchEnd.DECIDED or (params.gates and verdict is not MatchVerdict.PASSED):
                 break
     fields = {
@@ -252,6 +259,7 @@ class _Gate:
         return not isinstance(self.test, AllGames)
 
     def games_left(self, players: int) -> int:
+        # rounded up to whole rounds
         return max(0, -(-(self.test.games_max - self.prior.games) // players) * players)
 
     def is_decided(self, tally: Tally) -> bool:
@@ -281,6 +289,7 @@ class _Gate:
             "pairs": tally.pairs,
             "score": round(tally.score, 4),
             "interval": [round(low, 4), round(high, 4)],
+            # infinite if all were won or lost, which JSON cannot say
             "elo": round(elo, 1) if isfinite(elo) else None,
         }
         return {**fields, **self._verdict(tally)} if self.has_test else fields
@@ -295,6 +304,7 @@ class _Gate:
         }
         if isinstance(self.test, SequentialTest):
             state = found.state(self.test.config)
+            # the names that older results and their readers have
             words = {MatchVerdict.PASSED: Verdict.STRONGER, MatchVerdict.FAILED: Verdict.NOT_STRONGER}
             bounds = {
                 "llr": round(state.llr, 4),
@@ -305,6 +315,7 @@ class _Gate:
         return {"verdict": str(result.verdict), **fields, "share": round(found.win_share, 4)}
 
     def _found(self, tally: Tally) -> Evidence:
+        # A sum of its own: the counts of earlier jobs must stay as they are for the next look.
         found = Evidence(self.prior.players)
         found.add(self.prior)
         found.add(

@@ -24,10 +24,10 @@ from ringrift.jobs.files import alone
 from ringrift.jobs.frame import Job, Params, params_as_json
 from ringrift.jobs.shards.records import PlayedGame, SeatRecord, SoftPolicies, StoredGame, termination_of
 from ringrift.jobs.shards.storage import ShardWriter
-from ringrift.network.metadata import card_path, read_card
+from ringrift.network.architecture import card_path, read_card
 from ringrift.players.contract import Player
 from ringrift.players.matches import GameRecord, MatchConfig, Tally, finished_openings
-from ringrift.players.ringrift_heuristic.player import HeuristicPlayer
+from ringrift.players.ringrift_heuristic import HeuristicPlayer
 from ringrift.players.specs import parse_player
 
 NOT_IDENTITY = {"out", "heartbeat_s", "log_level", "games_per_shard", "device", "batch", "seconds"}

@@ -51,12 +51,13 @@ class TournamentParams(Params, frozen=True, kw_only=True):
 
 
 def run_tournament(job: Job, params: TournamentParams) -> Outcome:
+    # A player against itself would count for and against the same rating.
     if len(set(params.players)) != len(params.players):
         raise ConfigError("tournament: every player may be named once")
     game = load_game(params.config)
     entrants = [make_entrant(text, game, device=params.device) for text in params.players]
     run_id = match_identity(params, entrants)
-    openings = max(1, params.games // game.players)
+    openings = max(1, params.games // game.players)  # each is played once from every seat
     pairs = list(pairings(len(entrants)))
     results: list[dict[str, Any]] = []
     records: list[dict[str, Any]] = []

@@ -25,17 +25,18 @@ from ringrift.games.registry import load_game
 from ringrift.jobs.files import alone, describe, file_sha256, read_json, sealing
 from ringrift.jobs.frame import Job, JobSpec, Outcome, Params, run_job
 from ringrift.jobs.kinds import ExitCode
-from ringrift.jobs.samples.layout import (
+from ringrift.jobs.samples.npz_files import (
     DRAW_WEIGHTS,
     FEATURES,
     SEATS_MAX,
     Codes,
     Columns,
+    SampleWriter,
     Targets,
+    check_samples,
     later_values,
     scalars,
 )
-from ringrift.jobs.samples.npz_files import SampleWriter, check_samples
 from ringrift.jobs.samples.plan import (
     DAY_S,
     HOLD_OUT,
@@ -101,6 +102,7 @@ def game_samples(
                 gathered, size = [], 0
         if gathered:
             yield from lessons.of(gathered)
+        # A resigned game does not end by the rules; any other fault was to be found by the check before.
         for row, fault in replay.faults.items():
             name = some[row].game.game_id
             if fault.reason == "unfinished" and some[row].game.termination == RESIGNATION:
@@ -116,6 +118,7 @@ class _Lessons:
         stored, marks = [each for each, _ in group], [mark for _, mark in group]
         games = [each.game for each in stored]
         self._recorded = RecordedMoves(stored)
+        # Arrays by game, so that the samples of many games are one lookup, not a loop.
         self._results = np.array([each.results for each in games])
         lengths = np.array([len(each.actions) for each in games], dtype=np.int64)
         decay = teaching.targets.value_decay
@@ -149,7 +152,7 @@ class _Lessons:
     def searched(self, step: ReplayStep) -> ReplayStep | None:
         """The part of *step* that teaches something."""
         rows = np.flatnonzero(self._recorded.named[self._recorded.places(step.rows, step.move)])
-        if len(rows) == len(step.rows):
+        if len(rows) == len(step.rows):  # most often: without quick moves all of them teach
             return step
         flat, offsets = ragged_index(step.legal.offsets, rows)
         legal = LegalActions(offsets, step.legal.actions[flat])
@@ -206,12 +209,14 @@ class _Lessons:
         if (alike := self._recorded.names_all(places, legal)).all():
             flat = policies.probabilities[ragged_index(policies.offsets, places)[0]]
         else:
+            # A record may leave out legal actions, or list them in another order.
             flat = np.zeros(len(legal.actions), dtype=np.float32)
             named, _ = ragged_index(policies.offsets, places[alike])
             flat[ragged_index(legal.offsets, np.flatnonzero(alike))[0]] = policies.probabilities[named]
             for at in np.flatnonzero(~alike).tolist():
                 span = slice(legal.offsets[at], legal.offsets[at + 1])
                 flat[span] = policy_on(legal.of(at), *policies.of(int(places[at])))
+        # they sum to 1 only about, by the rounding of 32-bit numbers
         totals = np.add.reduceat(flat, legal.offsets[:-1])
         summing_to_one: Floats = np.divide(flat, np.repeat(totals, legal.counts), dtype=np.float32)
         return summing_to_one
@@ -293,12 +298,14 @@ def _export(job: Job, params: ExportParams) -> Outcome:
         totals = choose_games(params, plan, now_s=now_s)
         if outside := totals.games_offered - totals.games:
             refused["outside_window"] = outside
+        # An empty file would train to nothing and look like a success.
         if not totals.rows:
             told = f"no game to learn from ({dict(refused)})"
             raise Corrupt(params.out, found=told, advice="Nothing was written")
         with sealing(params.out) as part:
             _write(job, params, game, plan, part, offered=offered, now_s=now_s)
             job.stage("checking")
+            # Before it gets its name: what was just written is read again as a trainer would read it.
             check = check_samples(part, game=game)
             if not check.valid:
                 raise Corrupt(part, found="; ".join(check.errors), advice="Check the disk and export again")
@@ -336,13 +343,16 @@ def offer_games(job: Job, params: ExportParams, plan: SamplePlan) -> Offered:
     checks = ValidateParams(shards=params.shards, moves_min=params.moves_min)
     refused: Counter[str] = Counter()
     configs: dict[str, Path] = {}
+    # Before they are read, and again afterwards: a file that changes in between is noticed.
     digests = tuple(file_sha256(path) for path in params.shards)
     job.stage("validating", total=len(params.shards))
+    # Over all shards, because the same game may have been handed in twice.
     with SeenGames() as seen:
         for number, path in enumerate(params.shards):
             job.stop_point()
             with open_shard(path) as shard:
                 configs.setdefault(shard.metadata.get("config_key", "unknown"), path)
+                # States of different games have different words: no file can hold both.
                 if len(configs) > 1:
                     told = ", ".join(f"{config} ({where.name})" for config, where in configs.items())
                     raise ConfigError(f"shards of several configs cannot go into one file: {told}")
@@ -405,6 +415,7 @@ def choose_games(params: ExportParams, plan: SamplePlan, *, now_s: float) -> Pla
         rows_max = min(rows_max, params.window_rows)
     elif params.window == "power":
         window = PowerWindow(params.window_a, params.window_b, params.window_c)
+        # By all rows ever made, not by those offered: old shards may be deleted by now.
         rows_max = min(rows_max, window.rows(params.rows_generated or plan.totals().rows_offered))
     plan.choose(rows_max)
     plan.weigh(now_s=now_s, half_life_s=params.half_life_days * DAY_S or None)
@@ -440,6 +451,7 @@ def _write(
             job.stop_point()
             writer.add(columns)
             written += len(columns["values"])
+            # the file says it, so that a reader need not go through all policies
             index_max = max(index_max, int(columns["policy_indices"].max()))
             job.progress(written)
         metadata = {
@@ -468,6 +480,7 @@ def _all_marked(plan: SamplePlan, shards: Sequence[Path], offered: Offered) -> I
 
 
 def _marked_games(plan: SamplePlan, number: int, path: Path) -> Iterator[MarkedGame]:
+    # Asked once per game and kept for the moment until it is read.
     marks: dict[str, Marks] = {}
 
     def is_in(game_id: str) -> bool:

@@ -25,13 +25,16 @@ from ringrift.games.contract import Game, States
 from ringrift.games.registry import load_game
 from ringrift.jobs.frame import Job, JobSpec, Outcome, run_job
 from ringrift.jobs.selfplay.selfplay import (
+    SUFFIX,
+    ResumedGame,
     SelfplayParams,
     machine_of,
     make_evaluator,
+    read_all_unfinished,
+    read_unfinished,
     run_identity,
     selfplay_config,
 )
-from ringrift.jobs.selfplay.unfinished import SUFFIX, ResumedGame, read_all_unfinished, read_unfinished
 from ringrift.jobs.shards.checking import BatchReplay, in_groups
 from ringrift.jobs.shards.records import RESIGNATION, PlayedGame, SoftPolicies
 from ringrift.jobs.shards.storage import BrokenGame, open_shard

@@ -13,39 +13,29 @@ from __future__ import annotations
 import hashlib
 import importlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
 import structlog
 
-from ringrift.errors import Corrupt
+from ringrift.decoding import decode_as
+from ringrift.errors import ConfigError, Corrupt, ForeignFile
+from ringrift.foreign_files.paths import read_regular
 from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
-from ringrift.jobs.files import alone
+from ringrift.jobs.files import SealedFile, alone, describe, sealing
 from ringrift.jobs.frame import Job, JobSpec, Outcome, Params, params_as_json, run_job
 from ringrift.jobs.kinds import ExitCode
-from ringrift.jobs.selfplay.unfinished import (
-    SUFFIX,
-    PlayedTurn,
-    ResumedGame,
-    UnfinishedGame,
-    describe_unfinished,
-    game_id_of,
-    read_all_unfinished,
-    read_unfinished,
-    seal_unfinished,
-    turns_with,
-)
 from ringrift.jobs.shards.records import RESIGNATION, PlayedGame, SeatRecord, SoftPolicies, termination_of
 from ringrift.jobs.shards.storage import ShardWriter
 from ringrift.machine_kind import machine_kind
 from ringrift.players.contract import derived
 from ringrift.search.contract import Evaluator, Interrupted, SearchConfig, UniformEvaluator
-from ringrift.search.records import FinishedGame, GameInProgress
+from ringrift.search.records import FinishedGame, GameInProgress, NotedMove, games_in_progress
 from ringrift.search.selfplay import (
     Openings,
     PlayoutCaps,
@@ -55,8 +45,151 @@ from ringrift.search.selfplay import (
     TemperatureSchedule,
 )
 
-TEMPERATURE_FLOOR = 0.1
-GENERATORS = "ringrift.network.evaluator"
+# --- files of unfinished games ------------------------------------------------------------------------
+#
+# Files of unfinished games: what a self-play job hands over to the next one, on any machine.
+#
+# Such a file comes from another machine and another job, so nothing in it is believed: every field has a type
+# and a bound, and every move is made again by the rules.
+
+
+KIND = "unfinished"
+SUFFIX = ".unfinished.json"
+FORMAT: Final = "ringrift-unfinished-games"
+BYTES_MAX = 512 << 20
+GAMES_MAX = 65_536
+MOVES_MAX = 50_000
+TURNS_MAX = 1_000
+INDEX_MAX = 10_000_000
+_ADVICE = "Take the file out of the inputs; its games are lost, and others are played in their place"
+_RUN_ID = re.compile(r"[0-9a-f]{16}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+class PlayedTurn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which run played a game from a move on, and with which weights."""
+
+    run_id: str
+    model: str | None  # digest of the weights
+    from_move: Annotated[int, msgspec.Meta(ge=0, le=MOVES_MAX)]
+
+
+class UnfinishedGame(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A game in progress, by the name that it has for good."""
+
+    game_id: str
+    run_id: str  # of the run that began it
+    run_index: Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
+    seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+    started_s: Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+    turns: Annotated[tuple[PlayedTurn, ...], msgspec.Meta(min_length=1, max_length=TURNS_MAX)]
+    moves: Annotated[list[NotedMove], msgspec.Meta(max_length=MOVES_MAX)]
+
+
+class UnfinishedGames(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    format: Literal["ringrift-unfinished-games"]
+    version: Literal[1]
+    config: str
+    run_id: str  # of the run that wrote it
+    games: Annotated[tuple[UnfinishedGame, ...], msgspec.Meta(max_length=GAMES_MAX)]
+
+
+@dataclass(frozen=True, slots=True)
+class ResumedGame:
+    """A game of such a file, played again up to where it stands."""
+
+    about: UnfinishedGame
+    progress: GameInProgress
+
+
+def seal_unfinished(path: Path, config: str, run_id: str, games: Iterable[UnfinishedGame]) -> None:
+    """Write the file at once, replacing what was there."""
+    whole = UnfinishedGames(format=FORMAT, version=1, config=config, run_id=run_id, games=tuple(games))
+    with sealing(path) as part:
+        part.write_bytes(msgspec.json.encode(whole) + b"\n")
+
+
+def describe_unfinished(path: Path, games: Sequence[GameInProgress]) -> SealedFile:
+    return describe(path, KIND, games=len(games), moves=sum(len(each.moves) for each in games))
+
+
+def read_unfinished(path: Path, game: Game) -> tuple[list[ResumedGame], str]:
+    """The games of a file, and its digest.
+
+    Raises `ConfigError` if there is no such file, `ForeignFile` if it is something else or of another game,
+    and `Corrupt` if it does not agree with the rules or with itself.
+    """
+    try:
+        content = read_regular(path, bytes_max=BYTES_MAX)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    try:
+        found = decode_as(content, UnfinishedGames)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Corrupt(path, found=f"no file of unfinished games: {error}", advice=_ADVICE) from None
+    if found.config != game.key:
+        told = f"its games are of {found.config[:80]!r}, not of {game.key}"
+        raise ForeignFile(path, found=told, advice="Name files of unfinished games of this config")
+    if problem := _problem(found):
+        raise Corrupt(path, found=problem, advice=_ADVICE)
+    try:
+        played = games_in_progress(game, [(each.seed, each.moves) for each in found.games])
+    except ConfigError as error:
+        raise Corrupt(path, found=str(error), advice=_ADVICE) from None
+    games = [ResumedGame(about, progress) for about, progress in zip(found.games, played, strict=True)]
+    return games, hashlib.sha256(content).hexdigest()
+
+
+def read_all_unfinished(paths: Sequence[Path], game: Game) -> tuple[list[ResumedGame], list[str]]:
+    """The games and the digests of all files; raises as `read_unfinished`, also if a game is there twice."""
+    read = [(path, *read_unfinished(path, game)) for path in paths]
+    found = [(path, each) for path, games, _ in read for each in games]
+    for what in ("game_id", "seed"):
+        seen: set[object] = set()
+        for path, each in found:
+            name = getattr(each.about, what)
+            if name in seen:
+                raise Corrupt(path, found=f"the {what} {name} is there twice", advice=_ADVICE)
+            seen.add(name)
+    return [each for _, each in found], [digest for _, _, digest in read]
+
+
+def turns_with(turns: Sequence[PlayedTurn], own: PlayedTurn) -> tuple[PlayedTurn, ...]:
+    """*turns* and one more; of very many the oldest but the first are left out."""
+    return (*turns, own) if len(turns) < TURNS_MAX else (turns[0], *turns[2 - TURNS_MAX :], own)
+
+
+def _problem(found: UnfinishedGames) -> str:
+    """What does not agree with itself; empty if all does."""
+    if not _RUN_ID.fullmatch(found.run_id):
+        return "its run is no run"
+    for number, each in enumerate(found.games, start=1):
+        if not _RUN_ID.fullmatch(each.run_id) or each.game_id != game_id_of(
+            found.config, each.run_id, each.run_index
+        ):
+            return f"the id of game {number} is not that of its run and number"
+        starts = [turn.from_move for turn in each.turns]
+        if starts[0] != 0 or starts != sorted(starts) or starts[-1] > len(each.moves):
+            return f"the turns of {each.game_id} do not follow each other"
+        for turn in each.turns:
+            if not _RUN_ID.fullmatch(turn.run_id) or not (
+                turn.model is None or _SHA256.fullmatch(turn.model)
+            ):
+                return f"a turn of {each.game_id} names no run or no weights"
+    return ""
+
+
+def game_id_of(config: str, run_id: str, index: int) -> str:
+    return f"{config}-{run_id}-{index:07d}"
+
+
+# --- the job ------------------------------------------------------------------------------------------
+
+
+TEMPERATURE_FLOOR = 0.1  # never 0 in the loop: games of one network would end up alike
+GENERATORS = "ringrift.network.evaluator"  # by name: games without a network must not load torch
 _HEAD_BYTES = 64
 # What has no influence on the games, or only on how many there are.
 NOT_IDENTITY = {
@@ -159,6 +292,7 @@ def run_selfplay(job: Job, params: SelfplayParams) -> Outcome:
     clock = _Clock(job, params)
     evaluator, digest = make_evaluator(params, game, before_batch=clock.interrupt)
     run_id = run_identity(params, digest, resumed=digests)
+    # Keys of foreign games hold brackets and colons, which file systems and shells take badly.
     name = f"{re.sub(r'[^a-z0-9_]+', '-', game.key)}-{run_id}"
     with alone(params.out / f"{name}.lock"):
         run = _Run(job, params, game, clock, name=name, run_id=run_id, digest=digest)
@@ -186,7 +320,7 @@ def run_identity(params: SelfplayParams, digest: str | None, *, resumed: Sequenc
     if resumed:
         fields["resume"] = list(resumed)
     text = msgspec.json.encode({**fields, "generator": digest}, order="sorted")
-    return hashlib.sha256(text).hexdigest()[:16]
+    return hashlib.sha256(text).hexdigest()[:16]  # part of every file name and game id
 
 
 def machine_of(evaluator: Evaluator, params: SelfplayParams) -> str:
@@ -220,6 +354,7 @@ class _Clock:
 
     def interrupt(self) -> None:
         """Leave a search in the middle: whoever waits for a hand-over waits for less than a second."""
+        # Without a hand-over the search is finished: its moves are kept, and nobody waits.
         if self._params.hand_over and self._job.stop.requested:
             raise Interrupted
 
@@ -261,6 +396,7 @@ class _Run:
         self._writer = ShardWriter(
             params.out, name, game, games_per_shard=params.games_per_shard, facts=facts
         )
+        # Shards of an earlier process of this run belong to its result, too.
         for artifact in self._writer.sealed_before():
             job.sealed(artifact)
         self._begun: dict[int, _Begun] = {}  # by seed, while they are not finished
@@ -271,6 +407,7 @@ class _Run:
         done = self._writer.done_ids()
         self._done = len(done)
         noted = self._noted_before(done)
+        # A game that was handed over and begun here before is further along in our own notes.
         known = done | {each.about.game_id for each in noted}
         taken = [each for each in handed if each.about.game_id not in known]
         for each in noted:
@@ -291,7 +428,7 @@ class _Run:
             enough=self._clock.is_up,
         )
         self._job.stage("playing", total=self._params.games + len(handed), done=self._done)
-        self._clock.begin()
+        self._clock.begin()  # loading and compiling do not count against the time
         while self._go_on(selfplay):
             self._note(selfplay)
         return self._end(selfplay)
@@ -302,6 +439,7 @@ class _Run:
             self._keep(finished)
             self._job.progress(self._done, moves=selfplay.moves, simulations=selfplay.simulations)
         if self._clock.is_up():
+            # One way to end for both: asked by a signal, or by the clock.
             self._job.stop.request("its time is up")
         return bool(selfplay.in_progress()) and not self._job.stop.requested
 
@@ -321,6 +459,7 @@ class _Run:
             self._note(selfplay)
         if (artifact := self._writer.seal()) is not None:
             self._job.sealed(artifact)
+        # After the notes are written: a kill in between may repeat games, and must not lose them.
         self._writer.close()
         if not left:
             self._side.unlink(missing_ok=True)
@@ -375,6 +514,7 @@ class _Run:
     def _fresh(self, done: set[str], known: set[int]) -> Iterator[int]:
         """Seeds of the games of this run that are not begun yet."""
         for index in range(self._params.games):
+            # From the number of the game alone, so that order and slots change nothing.
             seed = int(derived(self._params.seed, index)[0])
             game_id = game_id_of(self._game.key, self._run_id, index)
             if seed in known or game_id in done:
@@ -399,6 +539,7 @@ class _Run:
     def _keep(self, finished: FinishedGame) -> None:
         self._done += 1
         begun = self._begun.pop(finished.seed)
+        # It has no result to learn from, but counts as played: another try would be cut off again.
         if finished.cut_off:
             self._cut_off += 1
             log.warning("selfplay.cut_off", seed=finished.seed, moves=len(finished.actions))

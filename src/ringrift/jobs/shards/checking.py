@@ -375,7 +375,7 @@ def _check_steps(
         told = f"player {players[at]} is recorded, player {movers[at]} is on turn"
         replay.refuse(rows[at], Fault("wrong_player", told, int(moves[at])))
     said = [recorded.phases[place] for place in places.tolist()]
-    if any(phase is not None for phase in said):
+    if said.count(None) < len(said):
         phases_of = getattr(game, "phases", None)  # an ability that a game may have
         phases = phases_of(states) if phases_of is not None else [None] * len(said)
         for at, (claimed, phase) in enumerate(zip(said, phases, strict=True)):
@@ -455,9 +455,9 @@ def quality_category(score: float) -> str:
 
 def phase_balance(kinds: Sequence[str]) -> float:
     """Evenness of the kinds of moves: 1 if all are as frequent; a game of one kind cannot tell."""
-    counts = Counter(kinds)
-    if len(counts) < 2:
+    if len(set(kinds)) < 2:
         return UNKNOWN_PART
+    counts = Counter(kinds)
     shares = [count / len(kinds) for count in counts.values()]
     return -sum(share * log(share) for share in shares) / log(len(counts))
 

@@ -111,7 +111,8 @@ class PlayedGame:
     @property
     def rows(self) -> int:
         """Training rows that it holds."""
-        return int(np.count_nonzero(self.policies.searched))
+        offsets = self.policies.offsets
+        return int(np.count_nonzero(offsets[1:] != offsets[:-1]))
 
     def fingerprint(self) -> str:
         """The same for two games with the same moves and policies, whatever they are called."""
@@ -386,7 +387,7 @@ def decode_policies(blobs: Sequence[bytes | None]) -> SoftPolicies:
         raise Undecodable(f"a policy of {max(0, sizes[odd[0]])} bytes")
     counts = sizes // _ENTRY_BYTES
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
-    words = np.frombuffer(b"".join(blob for blob in blobs if blob is not None), "<i4")
+    words = np.frombuffer(b"".join([blob for blob in blobs if blob is not None]), "<i4")
     # Behind the actions and probabilities of all moves before come the move's own actions.
     places = np.arange(offsets[-1]) + np.repeat(offsets[:-1], counts)
     return SoftPolicies(offsets, words[places], words.view("<f4")[places + np.repeat(counts, counts)])
@@ -399,11 +400,10 @@ def _columns(moves: Sequence[Row]) -> Sequence[tuple[Any, ...]]:
 def _root_values(blobs: Sequence[bytes | None], *, players: int) -> Floats:
     values = np.full((len(blobs), players), np.nan, dtype=np.float32)
     there = np.array([blob is not None for blob in blobs], dtype=bool)
-    sizes = {len(blob) for blob in blobs if blob is not None}
-    if odd := sizes - {4 * players}:
+    known = [blob for blob in blobs if blob is not None]
+    if odd := set(map(len, known)) - {4 * players}:
         raise Undecodable(f"values of {min(odd)} bytes for {players} players")
-    joined = b"".join(blob for blob in blobs if blob is not None)
-    values[there] = np.frombuffer(joined, "<f4").reshape(-1, players)
+    values[there] = np.frombuffer(b"".join(known), "<f4").reshape(-1, players)
     if (outside := np.flatnonzero(there & ~(np.abs(values) <= VALUE_MAX).all(axis=1))).size:
         raise Undecodable(f"the values of move {outside[0]} are not from -1 to 1")
     return values

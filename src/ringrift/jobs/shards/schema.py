@@ -15,7 +15,7 @@ SCHEMA_VERSION = 19  # versions up to 18 belong to databases of an earlier progr
 GAME_TABLES = ("games", "game_players", "game_moves")
 COPY_ADVICE = "Fetch the shard again from a place that has a verified copy"
 
-_HEADER_BYTES = 100
+_HEADER_BYTES = 100  # of a SQLite file, by its specification
 _MAGIC = b"SQLite format 3\x00"
 
 TABLES = """
@@ -71,7 +71,7 @@ CREATE TABLE game_moves (
 ) WITHOUT ROWID;
 """
 
-_ID_MAX, _WORD_MAX, _NAME_MAX, _TEXT_MAX = 200, 100, 4096, 1 << 20
+_ID_MAX, _WORD_MAX, _NAME_MAX, _TEXT_MAX = 200, 100, 4096, 1 << 20  # characters
 POLICY_BYTES_MAX = 1 << 20
 PLAYERS_MAX = 16
 
@@ -143,6 +143,7 @@ def check_header(path: Path) -> None:
         raise Corrupt(path, found=f"the file ends after {len(header)} bytes", advice=COPY_ADVICE)
     if not header.startswith(_MAGIC):
         raise ForeignFile(path, found="this is not a SQLite file", advice="Name game shards only")
+    # Read from the bytes: opening a foreign file with SQLite would already run what it holds.
     version, application = struct.unpack(">60xI4xI28x", header)
     if application != GAMES_ID:
         raise ForeignFile(path, found="this SQLite file is no game shard", advice="Name game shards only")

@@ -143,7 +143,7 @@ class ShardReader:
         found, moves, size = self._db.execute(_MOVES, row[:1]), [], 0
         while some := found.fetchmany(MOVES_AT_ONCE):
             moves += some
-            size += sum(len(blob) for move in some for blob in move[-2:] if blob is not None)
+            size += sum([len(policy or b"") + len(values or b"") for *_, policy, values in some])
             if len(moves) > MOVES_MAX or size > GAME_BYTES_MAX:
                 raise Undecodable(f"more than {MOVES_MAX} moves, or policies of {GAME_BYTES_MAX} bytes")
         return GameRows(row, players, moves, size + MOVE_BYTES * len(moves))

@@ -98,11 +98,13 @@ def run_validate(job: Job, params: ValidateParams) -> Outcome:
     job.stage("replaying", total=len(params.shards))
     with SeenGames() as seen:
         for number, path in enumerate(params.shards):
+            # Between shards: what is sealed counts, and the rest is checked by the next job.
             if job.stop.requested:
                 return Outcome(ExitCode.STOPPED, totals.as_json())
             try:
                 with checked_shard(path, seen=seen, params=params) as found:
                     report = _report(path, found)
+            # One damaged file must not keep the others from being checked.
             except Corrupt as error:
                 log.warning("validate.shard_refused", shard=str(path), what=str(error))
                 totals.damaged.append({"shard": str(path), "why": str(error)})
@@ -121,6 +123,7 @@ class ShardFindings:
     def __init__(self, config: str, scores: QualityScores, *, optimal_moves: float | None) -> None:
         self.config, self.reasons = config, Counter[str]()
         self._scores, self._optimal_moves = scores, optimal_moves
+        # on disk, as a hostile shard may have millions of bad games
         self._refused = scratch_database(_REFUSED)
 
     def close(self) -> None:
@@ -151,6 +154,7 @@ class ShardFindings:
         traits = GameTraits(
             decisive=played.winner is not None,
             actions=played.actions,
+            # games without phases have only kinds of moves
             kinds=[phase or kind for phase, kind in zip(moves.phases, moves.types, strict=True)],
             source_known=played.source in KNOWN_SOURCES,
         )
@@ -185,6 +189,7 @@ def _report(path: Path, found: ShardFindings) -> ShardReport:
     return ShardReport(
         version=REPORT_VERSION,
         shard=path.name,
+        # The report is about these bytes: whoever uses it compares.
         sha256=file_sha256(path),
         config=found.config,
         games=found.games,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ringrift.games.contract import Game, LegalActions, States, ragged_index
 from ringrift.jobs.files import read_json, seal_json, sealing
-from ringrift.jobs.samples.layout import Targets, drawn, later_values
+from ringrift.jobs.samples.npz_files import Targets, drawn, later_values
 from ringrift.jobs.samples.plan import PowerWindow
 from ringrift.jobs.training.learner import (
     LOSSES,

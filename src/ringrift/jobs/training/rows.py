@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.games.contract import ActionArray, Game, LegalActions, Planes, States, ragged_index
-from ringrift.jobs.samples.layout import DRAW_WEIGHTS
-from ringrift.jobs.samples.npz_files import Unpacking, check_samples
+from ringrift.jobs.samples.npz_files import DRAW_WEIGHTS, Unpacking, check_samples
 from ringrift.jobs.samples.plan import is_held_out
 
 Floats = npt.NDArray[np.float32]

@@ -27,19 +27,22 @@ from ringrift.jobs.files import alone, describe, file_sha256, scratch_folder, se
 from ringrift.jobs.frame import Job, JobSpec, Outcome, Params, params_as_json, run_job
 from ringrift.jobs.kinds import ExitCode
 from ringrift.jobs.samples.plan import HOLD_OUT
-from ringrift.jobs.training.epochs import Epochs, EpochsConfig, EpochsState, state_facts
 from ringrift.jobs.training.learner import (
+    Epochs,
+    EpochsConfig,
+    EpochsState,
     Learner,
     LearnerConfig,
     LearningRate,
     learner_tensors,
     read_checkpoint,
     restore_learner,
+    state_facts,
     write_checkpoint,
 )
 from ringrift.jobs.training.rows import SampleFile, SampleSet
+from ringrift.network.architecture import ModelCard, card_path, read_card
 from ringrift.network.evaluator import has_bfloat16
-from ringrift.network.metadata import ModelCard, card_path, read_card
 from ringrift.network.model import ResidualNet, build, chosen_device
 from ringrift.network.storage import SUFFIX, load_model, save_model, take_over
 
@@ -53,7 +56,7 @@ WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 64, 168, 40, 48
 COLOURS = ("#0b62a3", "#c4471b", "#2c7a2c", "#7b3fa0", "#8a6d00", "#a3245e", "#25737d", "#555555")
 TICKS_WANTED = 6
-DOTS_MAX = 60
+DOTS_MAX = 60  # of a line; more would hide it
 
 
 def line_plot(
@@ -146,8 +149,8 @@ NOT_IDENTITY = {
     *("checkpoint_s", "heartbeat_s", "log_level"),
 }
 BEST = "best."
-GPU_LOADERS = 14
-STEPS_MAX = 10**12
+GPU_LOADERS = 14  # threads that make batches: one alone cannot keep a GPU busy
+STEPS_MAX = 10**12  # a number out of a file; far beyond any training
 
 log = structlog.get_logger()
 
@@ -226,6 +229,7 @@ def run_train(job: Job, params: TrainParams) -> Outcome:
             files.append(SampleFile(path, game, Path(scratch) / str(number)))
             job.progress(number + 1)
         run = _Run(job, params, game, SampleSet(files))
+        # The same order may come twice, after a crash between its end and its report.
         if run.is_done():
             return run.finished()
         return run.train()
@@ -234,6 +238,7 @@ def run_train(job: Job, params: TrainParams) -> Outcome:
 def set_up_torch(params: TrainParams) -> None:
     torch.set_num_threads(params.threads)
     if chosen_device(params.device) == "cpu":
+        # A training that is resumed must end with the same weights as one that was never stopped.
         torch.use_deterministic_algorithms(True)
     else:
         torch.set_float32_matmul_precision("high")
@@ -250,7 +255,7 @@ class _Run:
         self._identity = self._fingerprint()
         self._checkpoint = params.out.with_suffix(".checkpoint")
         train_rows, held_rows = rows.split(params.hold_out)
-        split = (train_rows, held_rows[-params.held_rows :])
+        split = (train_rows, held_rows[-params.held_rows :])  # 0 takes all: `[-0:]` is the whole
         device = chosen_device(params.device)
         on_gpu = device != "cpu"
         config = LearnerConfig(
@@ -265,7 +270,7 @@ class _Run:
         if params.checkpoint is not None:
             _go_on_from(params.checkpoint, learner)
         self._steps_before = learner.steps
-        per_epoch = max(1, len(split[0]) // params.batch)
+        per_epoch = max(1, len(split[0]) // params.batch)  # fewer rows than a batch are still one step
         steps = params.steps or max(1, round(params.epochs * per_epoch))
         self._epochs = Epochs(
             game,
@@ -308,7 +313,7 @@ class _Run:
             return False
         card = read_card(card_path(self._params.out))
         if card.notes.get("run") != self._identity:
-            raise AlreadyExists(str(self._params.out))
+            raise AlreadyExists(str(self._params.out))  # another training's model is never written over
         return True
 
     def train(self) -> Outcome:
@@ -320,11 +325,13 @@ class _Run:
         pace = _Pace(self._params.batch)
         try:
             while not epochs.done:
+                # a look at held-out rows comes only now and then; its numbers are told until the next
                 line = epochs.step() or line
                 now_s = job.runtime.monotonic_s()
                 if 0 < self._params.seconds <= now_s - began_s:
                     line = epochs.end("its time is up") or line
                 job.progress(epochs.state.step, samples_per_s=pace.after_step(now_s), **line)
+                # Also when asked to stop: the next start goes on from this very step.
                 if job.stop.requested or now_s - saved_s >= self._params.checkpoint_s:
                     self._save()
                     saved_s = now_s
@@ -345,6 +352,7 @@ class _Run:
             )
         epochs = self._epochs
         epochs.state = EpochsState(**facts["state"])
+        # The steps of the parent count, as the average of the weights knows how many went before.
         restore_learner(epochs.learner, tensors, steps=self._steps_before + epochs.state.step)
         for name, value in epochs.best.items():
             value.copy_(tensors[BEST + name])

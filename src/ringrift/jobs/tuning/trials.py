@@ -26,8 +26,7 @@ from sqlalchemy.pool import NullPool
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
 from ringrift.jobs.frame import Job, Params, StopNow
-from ringrift.jobs.training.epochs import Epochs, EpochsConfig
-from ringrift.jobs.training.learner import Learner, LearnerConfig, LearningRate
+from ringrift.jobs.training.learner import Epochs, EpochsConfig, Learner, LearnerConfig, LearningRate
 from ringrift.jobs.training.rows import Numbers, SampleFile, SampleSet
 from ringrift.network.evaluator import NetEvaluator
 from ringrift.network.model import ResidualNet, build, chosen_device

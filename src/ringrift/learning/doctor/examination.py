@@ -19,12 +19,13 @@ import structlog
 
 from ringrift.engine.ports import KeyValue
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.doctor import learning_checks, run_checks
+from ringrift.learning.doctor import checks
 from ringrift.learning.doctor.findings import Ailment, Finding, Level, Ward, read_diagnoses
 from ringrift.learning.facts.facts import AnyFact
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.pauses import ALL, Pauses
 from ringrift.learning.plan.rules import LearningRules
+from ringrift.learning.run_status import read_run_choice
 from ringrift.runtime import Runtime
 from ringrift.work.job.folder import damaged_inputs
 from ringrift.work.worker.records import live_workers, running_jobs
@@ -33,29 +34,29 @@ Check = Callable[[ConfigState, Ward], Iterator[Ailment]]
 
 # Every check by its name, in the order in which a person would ask.
 CONFIG_CHECKS: dict[str, Check] = {
-    "hold_out": learning_checks.hold_out,
-    "calibration": learning_checks.calibration,
-    "losses": learning_checks.losses,
-    "ratio": learning_checks.ratio,
-    "canary": learning_checks.canary,
-    "duplicates": learning_checks.duplicates,
-    "cut_off": learning_checks.cut_off,
-    "draws": learning_checks.draws,
-    "refusals": learning_checks.refusals,
-    "search_budget": learning_checks.search_budget,
-    "worker_refusals": learning_checks.worker_refusals,
-    "comparisons": learning_checks.comparisons,
-    "breakers": run_checks.breakers,
-    "starving": run_checks.starving,
-    "paused": run_checks.paused,
-    "training_slot": run_checks.training_slot,
+    "hold_out": checks.hold_out,
+    "calibration": checks.calibration,
+    "losses": checks.losses,
+    "ratio": checks.ratio,
+    "canary": checks.canary,
+    "duplicates": checks.duplicates,
+    "cut_off": checks.cut_off,
+    "draws": checks.draws,
+    "refusals": checks.refusals,
+    "search_budget": checks.search_budget,
+    "worker_refusals": checks.worker_refusals,
+    "comparisons": checks.comparisons,
+    "breakers": checks.breakers,
+    "starving": checks.starving,
+    "paused": checks.paused,
+    "training_slot": checks.training_slot,
 }
 RUN_CHECKS: dict[str, Callable[[Ward], Iterator[Ailment]]] = {
-    "run_paused": run_checks.run_paused,
-    "workers": run_checks.workers,
-    "disk": run_checks.disk,
-    "clock": run_checks.clock,
-    "files": run_checks.files,
+    "run_paused": checks.run_paused,
+    "workers": checks.workers,
+    "disk": checks.disk,
+    "clock": checks.clock,
+    "files": checks.files,
 }
 
 
@@ -162,10 +163,12 @@ async def look_around(
     pauses = await Pauses(kv).read()
     paused = {config: why for config in configs if (why := pauses.why_paused(config)) is not None}
     disk = await asyncio.to_thread(disk_usage, data_dir)
+    choice = await read_run_choice(kv)
     return Ward(
         now_s=now_s,
         rules=rules,
         workers=await live_workers(kv),
+        has_workers=choice is None or choice.workers > 0,
         running=await running_jobs(kv),
         paused=paused,
         run_paused=pauses.why_paused(ALL),

@@ -73,6 +73,7 @@ class Ward:
     is_running: bool = False
     started_s: float = 0.0  # of the control process
     workers: Sequence[WorkerRecord] = ()
+    has_workers: bool = True  # False: the run was asked to do no job itself
     running: Sequence[RunningRecord] = ()
     paused: Mapping[str, str] = field(default_factory=dict)  # config: reason
     run_paused: str | None = None  # the reason, if the whole run is

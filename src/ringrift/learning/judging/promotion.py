@@ -17,9 +17,17 @@ import msgspec
 from ringrift.errors import ConfigError
 from ringrift.learning.facts.records import Match
 from ringrift.learning.judging.ratings import is_baseline
-from ringrift.statistics.match_evidence import Evidence, FloorTest, MatchVerdict, SequentialTest
-from ringrift.statistics.shares import wilson_interval
-from ringrift.statistics.sprt import PAIR_OUTCOMES, SprtConfig, SprtState, Verdict
+from ringrift.statistics.match_evidence import (
+    PAIR_OUTCOMES,
+    Evidence,
+    FloorTest,
+    MatchVerdict,
+    SequentialTest,
+    SprtConfig,
+    SprtState,
+    Verdict,
+)
+from ringrift.statistics.ratings import wilson_interval
 
 # The matches that speak for or against a participant, added up.
 

@@ -18,8 +18,7 @@ from math import inf, log2
 import msgspec
 
 from ringrift.learning.facts.records import Match
-from ringrift.statistics.choices import Contest, Estimate, Prior, fit
-from ringrift.statistics.ratings import rankings_among_copies
+from ringrift.statistics.ratings import Contest, Estimate, Prior, fit, rankings_among_copies
 
 PINNED = "random"
 BASELINES = frozenset({"random", "heuristic", "mcts"})

@@ -24,6 +24,7 @@ from ringrift.learning.plan.recall import (
     previous_champion,
     shaken_since,
 )
+from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.learning.plan.stages import MODEL_PERFORMANCE_WATCHDOG, is_stopped
 from ringrift.work.shares import board_and_players
@@ -183,6 +184,11 @@ def _begun(state: ConfigState, candidates: Sequence[Model]) -> set[str]:
     return found
 
 
+def untrained_player(rules: LearningRules) -> str:
+    """Whom a first model has to beat: the network of its size before any training."""
+    return f"untrained:{rules.preset}@{rules.evaluation_simulations}"
+
+
 def judgement_of(snapshot: Snapshot, candidate: Model) -> PromotionJudgement:
     """How *candidate* stands, and what is still to be shown."""
     state, rules = snapshot.state, snapshot.rules
@@ -191,7 +197,7 @@ def judgement_of(snapshot: Snapshot, candidate: Model) -> PromotionJudgement:
         state.champion,
         state.trusted_matches(),
         rules=rules.promotion,
-        untrained=f"untrained:{rules.preset}@{rules.evaluation_simulations}",
+        untrained=untrained_player(rules),
         players=board_and_players(state.config)[1],
     )
 

@@ -21,7 +21,6 @@ from ringrift.search.core.rooting import (
     root_values,
     surprise_of,
 )
-from ringrift.search.core.selection import Selection, best_by_gumbel, best_by_puct, to_probabilities
 from ringrift.search.core.tree import (
     ACTION,
     ALL_EDGES,
@@ -46,12 +45,16 @@ from ringrift.search.core.tree import (
     Floats64,
     Ints,
     Longs,
+    Selection,
     Tree,
     back_up,
+    best_by_gumbel,
+    best_by_puct,
     keep_branch,
     reset_node,
     set_state,
     spread_proof,
+    to_probabilities,
 )
 
 FINGERPRINT = source_fingerprint(Path(__file__).parent)
@@ -118,6 +121,7 @@ def _descend(tree: Tree, game: int, edge: int, settings: Selection, work: Floats
                 through = best_by_gumbel(tree, game, node, settings, work)
             else:
                 through = best_by_puct(tree, game, node, settings)
+        # Marked while it is on its way, so that the next simulation of the wave looks elsewhere.
         tree.edge[game, through, WAITING] += 1
         child = tree.edge[game, through, CHILD]
         if child == NONE:
@@ -127,7 +131,7 @@ def _descend(tree: Tree, game: int, edge: int, settings: Selection, work: Floats
             reset_node(tree, game, new, node, through)
             return new, through
         if tree.node[game, child, EDGES] == UNKNOWN:
-            _retreat(tree, game, child)
+            _retreat(tree, game, child)  # its marks would stay for ever otherwise
             return NONE, through
         if tree.node[game, child, EDGES] == 0 or tree.node[game, child, PROVEN]:
             return child, through
@@ -148,6 +152,7 @@ def _gather_of_game(
     """Start one game's simulations of this wave; returns the number of leaves so far."""
     first = tree.node[game, ROOT, FIRST_EDGE]
     if settings.prove and deciding_node(tree, game) != NONE:
+        # proven: more simulations would change nothing
         roots.numbers[game, BUDGET] = roots.numbers[game, DONE]
         return found
     if settings.gumbel:
@@ -166,6 +171,7 @@ def _gather_of_game(
         leaves.games[found] = game
         leaves.nodes[found] = node
         leaves.actions[found] = tree.edge[game, through, ACTION]
+        # The state of the parent: the game applies the action to all leaves at once.
         for word in range(leaves.states.shape[1]):
             leaves.states[found, word] = tree.states[game, tree.node[game, node, PARENT], word]
         found += 1
@@ -179,6 +185,7 @@ def gather_leaves(tree: Tree, roots: Roots, games: Longs, settings: Selection, l
     widest = 0
     for at in range(games.shape[0]):
         widest = max(widest, tree.used[games[at], ALL_EDGES])
+    # Once for all games: room for the edges of any node is room for all edges of the largest tree.
     work = np.empty(widest, dtype=np.float64)
     for at in range(games.shape[0]):
         found = _gather_of_game(tree, roots, games[at], settings, leaves, found, work)
@@ -188,6 +195,7 @@ def gather_leaves(tree: Tree, roots: Roots, games: Longs, settings: Selection, l
 @cached_kernel(FINGERPRINT)
 def edges_needed(tree: Tree, count: int, leaves: Leaves, offsets: Longs) -> int:
     """Edges that the fullest of these games will have once the first *count* leaves are added."""
+    # Asked before anything is added, since arrays cannot grow inside compiled code.
     most = 0
     added = np.zeros(tree.used.shape[0], dtype=np.int64)
     for leaf in range(count):

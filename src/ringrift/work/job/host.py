@@ -38,8 +38,9 @@ from ringrift.jobs.host import (
 )
 from ringrift.runtime import Child, Command, OutputPipe, Runtime
 from ringrift.setting_kinds import JobSettings
-from ringrift.work.job.command import CONFIG_VARIABLE, OWN_VARIABLES, base_environment, job_argv
-from ringrift.work.worker.config import has_gpu_in_reach
+from ringrift.task_owner import TaskOwner
+from ringrift.work.job.protocol import CONFIG_VARIABLE, OWN_VARIABLES, base_environment, job_argv
+from ringrift.work.worker.records import has_gpu_in_reach
 
 log = structlog.get_logger()
 
@@ -69,6 +70,7 @@ class JobHost:
         self._folder, self._log = folder, folder / f"{name}.log"
         self._kinds = tuple(kind for kind in LOADED if kinds is None or kind in kinds)
         self._current: _HostProcess | None = None
+        self._tasks = TaskOwner("hosts of jobs")
         self._renewing: asyncio.Task[None] | None = None
         self._starting = asyncio.Lock()
 
@@ -84,7 +86,7 @@ class JobHost:
             child = await host.start(command)
             if child is not None:
                 if host.jobs >= self._jobs_max and self._renewing is None:
-                    self._renewing = asyncio.create_task(self._renew())
+                    self._renewing = self._tasks.create_task(self._renew())
                 return child
             async with self._starting:
                 if self._current is host:
@@ -99,6 +101,7 @@ class JobHost:
             await asyncio.wait({renewing})
         if self._current is not None:
             await self._current.end()
+        await self._tasks.stop(END_S)
 
     async def _host(self) -> _HostProcess:
         async with self._starting:
@@ -145,13 +148,15 @@ class JobHost:
             raise
         process_guard().add(child.pid)
         log.info("worker.host_started", pid=child.pid)
-        return _HostProcess(self._runtime, child, ours, self._log)
+        return _HostProcess(self._runtime, child, ours, self._log, tasks=self._tasks)
 
 
 class _HostProcess:
     """One host, and the jobs that it forked."""
 
-    def __init__(self, runtime: Runtime, child: Child, channel: socket.socket, log_path: Path) -> None:
+    def __init__(
+        self, runtime: Runtime, child: Child, channel: socket.socket, log_path: Path, *, tasks: TaskOwner
+    ) -> None:
         self._runtime, self._child, self._channel, self._log = runtime, child, channel, log_path
         self.jobs = 0
         self.kinds: set[str] = set()  # of those jobs
@@ -159,7 +164,7 @@ class _HostProcess:
         self._answers: dict[int, asyncio.Future[HostStarted | HostRefused]] = {}
         self._running: dict[int, asyncio.Future[HostEnded]] = {}
         self._is_retired = False
-        self._ended = asyncio.ensure_future(child.wait())
+        self._ended = tasks.create_task(child.wait(), name=f"host {child.pid}")
         self._ended.add_done_callback(self._lose)
         channel.setblocking(False)
         asyncio.get_running_loop().add_reader(channel, self._hear)

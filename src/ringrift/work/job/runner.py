@@ -12,6 +12,7 @@ import errno
 import os
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,7 +23,7 @@ import structlog
 
 from ringrift.daemons.child_process import OrphanGuard, keep_log_small, log_tail, process_guard
 from ringrift.errors import ConfigError, Unavailable, storable_text
-from ringrift.runtime import Child, Command, Runtime
+from ringrift.runtime import Child, Command, Runtime, first_error
 from ringrift.setting_kinds import JobSettings
 from ringrift.work.job.host import HostedChild, JobHost
 from ringrift.work.job.orders import JobOrder
@@ -281,7 +282,7 @@ class RunningJob:
         self.job_output = JobOutput(now_s=self._begun_s)
         self.usage = Usage()
         self.pid: int | None = None
-        self._asked = asyncio.Event()
+        self._woken = asyncio.Event()  # it ended, or was asked to
         self._ending: EndReason | None = None
         self._why = ""
         # Only a runtime of this very process starts real children.
@@ -295,7 +296,7 @@ class RunningJob:
         """End the job for a reason from outside; a lost lease overrules a request to stop."""
         if self._ending is None or ending is EndReason.LEASE_LOST:
             self._ending, self._why = ending, why
-        self._asked.set()
+        self._woken.set()
 
     async def run(self) -> JobEnd:
         """Run it to its end.
@@ -306,17 +307,17 @@ class RunningJob:
         guard = process_guard() if self._is_real else None
         if guard is not None:
             guard.add(child.pid)
-        hearing = asyncio.ensure_future(self._hear(child))
-        exiting = asyncio.ensure_future(child.wait())
-        try:
-            await self._watch(exiting)
-            await self._end_gently(child, exiting)
-        finally:
-            await self._end_surely(child, exiting, hearing, guard)
+        with first_error():  # such as one in hearing it, which is not the job's
+            async with asyncio.TaskGroup() as group:
+                hearing, exiting = group.create_task(self._hear(child)), group.create_task(child.wait())
+                exiting.add_done_callback(lambda _: self._woken.set())
+                try:
+                    await self._watch(exiting)
+                    await self._end_gently(child, exiting)
+                finally:
+                    await self._end_surely(child, exiting, hearing, guard)
         if isinstance(child, HostedChild):
             self.usage = self.usage.then(self.usage.memory_mb, child.cpu_s)
-        if hearing.done() and not hearing.cancelled():
-            hearing.result()  # a fault in here is not the job's
         code = exiting.result() if exiting.done() and not exiting.cancelled() else -int(signal.SIGKILL)
         return JobEnd(
             exit_code=code,
@@ -365,17 +366,14 @@ class RunningJob:
 
     async def _watch(self, exiting: asyncio.Future[int]) -> None:
         """Return when the job ended, or must be ended."""
-        asked = asyncio.ensure_future(self._asked.wait())
-        either: set[asyncio.Future[Any]] = {exiting, asked}
         looks = 0
-        try:
-            while not exiting.done() and not asked.done():
-                await asyncio.wait(either, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-                looks += 1
-                if not exiting.done() and not asked.done():
-                    await self._look(full=looks % MEASURE_EVERY == 0)
-        finally:
-            asked.cancel()
+        while not exiting.done() and self._ending is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._woken.wait()
+            looks += 1
+            if not self._woken.is_set():
+                await self._look(full=looks % MEASURE_EVERY == 0)
 
     async def _look(self, *, full: bool) -> None:
         if full and self._is_real and self.pid is not None:

@@ -18,10 +18,10 @@ from ringrift.engine.ports import Claim, Engine, WorkState
 from ringrift.engine.work_rules import ENDED
 from ringrift.errors import ConfigError, Corrupt, DigestMismatch, LeaseLost, RingRiftError, Unavailable
 from ringrift.machine_kind import machine_kind
-from ringrift.runtime import Runtime
+from ringrift.runtime import Runtime, first_error
 from ringrift.settings import Settings
+from ringrift.task_owner import TaskOwner
 from ringrift.work.durations import DurationStore, TaskOutcome
-from ringrift.work.job.command import end_processes_in, job_argv, job_environment
 from ringrift.work.job.folder import (
     DamagedInput,
     JobFolder,
@@ -35,6 +35,7 @@ from ringrift.work.job.folder import (
 )
 from ringrift.work.job.host import JobHost
 from ringrift.work.job.orders import SEALED_JOB, JobArtifact, JobOrder, JobReport, SealedJob, read_order
+from ringrift.work.job.protocol import end_processes_in, job_argv, job_environment
 from ringrift.work.job.runner import (
     RETRY_S,
     UNAVAILABLE_S,
@@ -48,9 +49,16 @@ from ringrift.work.job.runner import (
     judge,
     limits_for,
 )
-from ringrift.work.worker.config import WorkerConfig, may_compute_on_gpu
 from ringrift.work.worker.events import HEARTBEAT_S, WorkerEvents
-from ringrift.work.worker.records import RUNNING_RENEW_S, RUNNING_TTL_S, TELL_S, RunningRecord, running_key
+from ringrift.work.worker.records import (
+    RUNNING_RENEW_S,
+    RUNNING_TTL_S,
+    TELL_S,
+    RunningRecord,
+    WorkerConfig,
+    may_compute_on_gpu,
+    running_key,
+)
 
 # What all claims of a worker share.
 
@@ -90,6 +98,7 @@ class WorkerContext:
 # How far a job is, told while it runs: as a record at most once a second, as events less often.
 
 
+TELL_STOP_S = 10.0
 START_S = 0.1  # between two looks whether the process is there
 
 
@@ -201,14 +210,17 @@ class ClaimedJob:
 
     async def carry_out(self) -> Fate:
         """Do it, and tell the queue how it went; return that."""
-        keeping = asyncio.ensure_future(self._keep_lease())
         try:
-            return await self._carry_out()
-        except LeaseLost as lost:
-            return await self._drop(str(lost))
+            with first_error():
+                async with asyncio.TaskGroup() as group:
+                    keeping = group.create_task(self._keep_lease())
+                    try:
+                        return await self._carry_out()
+                    except LeaseLost as lost:
+                        return await self._drop(str(lost))
+                    finally:
+                        keeping.cancel()
         finally:
-            keeping.cancel()
-            await asyncio.wait({keeping})
             await forget_progress(self._claim.id, self._context)
 
     async def _carry_out(self) -> Fate:
@@ -268,7 +280,9 @@ class ClaimedJob:
             self.ask_to_yield()
         if self._lost:
             job.ask_to_end(EndReason.LEASE_LOST, self._lost)
-        telling = asyncio.ensure_future(tell_progress(claim, order, job, context))
+        # An owner and not a group: work is not ended because nobody could be told how far it is.
+        telling = TaskOwner("progress of jobs")
+        telling.create_task(tell_progress(claim, order, job, context), name=claim.id)
         try:
             end = await job.run()
             self._wall_s += end.wall_s
@@ -278,8 +292,7 @@ class ClaimedJob:
             await asyncio.to_thread(end_processes_in, self._folder.out)
             return end
         finally:
-            telling.cancel()
-            await asyncio.wait({telling})
+            await telling.stop(TELL_STOP_S)
 
     async def _take_folder(self, order: JobOrder) -> None:
         """Make the folder ours alone, with what the order says in it."""

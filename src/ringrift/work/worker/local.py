@@ -12,12 +12,13 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import structlog
 
 from ringrift.daemons.child_process import keep_log_small, process_guard
 from ringrift.files import make_folders
-from ringrift.runtime import Child, Command, Runtime
+from ringrift.runtime import Child, Command, Runtime, result_before
 from ringrift.work.shares import PREPARING
 
 RESTART_S_MIN, RESTART_S_MAX = 0.5, 30.0
@@ -88,14 +89,14 @@ class LocalWorker:
                 process_guard().remove(child.pid)
 
     async def _end_of(self, child: Child) -> int:
-        ending = asyncio.ensure_future(child.wait())
-        try:
-            while not ending.done():
-                await asyncio.wait({ending}, timeout=LOG_LOOK_S)
-                await self._keep_log_small()
-            return ending.result()
-        finally:
-            ending.cancel()
+        code = await result_before(child.wait(), self._look_after_log())
+        assert code is not None
+        return code
+
+    async def _look_after_log(self) -> NoReturn:
+        while True:
+            await self._runtime.sleep(LOG_LOOK_S)
+            await self._keep_log_small()
 
     async def _keep_log_small(self) -> None:
         try:

@@ -11,6 +11,8 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,32 +20,156 @@ import msgspec
 import psutil
 import structlog
 
+from ringrift.engine.lock_files import LockFile
 from ringrift.engine.opening import close_engine, get_engine
-from ringrift.engine.ports import Claim, Claimant
+from ringrift.engine.ports import Claim, Claimant, Engine
+from ringrift.engine.work_rules import ENDED
 from ringrift.errors import ConfigError, Conflict, LeaseLost, RingRiftError, Unavailable
 from ringrift.events.router import get_router
 from ringrift.events.tracing import continued, extract
-from ringrift.files import HeldPath, hold_folder, private_umask
+from ringrift.files import HeldPath, hold_folder, make_folders, private_umask
 from ringrift.process import process_scope
-from ringrift.runtime import Runtime, first_of, system_runtime
+from ringrift.runtime import Runtime, first_error, first_of, result_before, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.work.durations import get_duration_store
-from ringrift.work.job.folder import JobFolders
+from ringrift.work.job.folder import JobFolder, JobFolders, JobRecord
 from ringrift.work.job.host import JobHost
+from ringrift.work.job.protocol import end_processes_in
 from ringrift.work.job.runner import Fate
 from ringrift.work.worker.claim import SELFPLAY, ClaimedJob, WorkerContext
-from ringrift.work.worker.config import WorkerConfig, own_capabilities, visible_gpus
 from ringrift.work.worker.events import WorkerEvents
 from ringrift.work.worker.records import (
     TELL_S,
     WORKER_RENEW_S,
     WORKER_TTL_S,
+    WorkerConfig,
     WorkerRecord,
+    own_capabilities,
     own_capability,
+    visible_gpus,
     why_set_aside,
     worker_key,
 )
-from ringrift.work.worker.recovery import Recovery, WorkerNames
+
+# What killed workers left behind: processes that still run, claims nobody keeps, folders of ended items.
+#
+# A worker holds a lock on its name for as long as it lives, however it dies. A folder whose worker's lock is
+# free is nobody's: its processes are ended and its item goes back at once, before its lease runs out.
+
+
+log = structlog.get_logger()
+
+ABANDONED_MAX = 5  # an item that workers die over so often may be the reason
+_NAMES = ".workers"
+
+
+class WorkerNames:
+    """The names that living workers of this node hold."""
+
+    def __init__(self, root: Path) -> None:
+        self._folder = root / _NAMES
+        self._held: dict[str, LockFile] = {}
+
+    def take(self, name: str) -> None:
+        """Hold *name* until `let_go` or the end of the process; `Conflict` if a living worker has it."""
+        lock = self._lock(name)
+        if not lock.try_lock():
+            lock.close()
+            raise Conflict(f"a worker called {name!r} runs already on this data folder")
+        self._held[name] = lock
+
+    def let_go(self) -> None:
+        for lock in self._held.values():
+            lock.close()
+        self._held.clear()
+
+    def is_free(self, name: str) -> bool:
+        """Whether no living process has *name*; our own is not free."""
+        if name in self._held:
+            return False
+        lock = self._lock(name)
+        try:
+            return lock.try_lock()
+        finally:
+            lock.close()
+
+    def _lock(self, name: str) -> LockFile:
+        make_folders(self._folder)
+        return LockFile(self._folder / f"{name}.lock")
+
+
+class Recovery:
+    """Puts in order what is nobody's; harmless if several workers do it at the same time."""
+
+    def __init__(self, engine: Engine, folders: JobFolders, names: WorkerNames, events: WorkerEvents) -> None:
+        self._engine, self._folders, self._names, self._events = engine, folders, names, events
+
+    async def at_start(self, own_name: str) -> None:
+        """Whatever carries our name is of a worker before us: we hold the name and have not begun."""
+        await self._sweep(lambda name: name == own_name or self._names.is_free(name))
+        await self._give_back_claims_of(own_name)
+
+    async def _give_back_claims_of(self, name: str) -> None:
+        """What was claimed and had no folder yet: nothing of it has run, so it costs no attempt."""
+        for item in await self._engine.queue.claimed():
+            if item.holder != name:
+                continue
+            log.warning("worker.found_claimed", item=item.id, worker=name)
+            try:
+                await self._engine.queue.release(item.id, token=item.token)
+            except LeaseLost:
+                continue  # it ran out just now
+
+    async def now_and_then(self) -> None:
+        await self._sweep(self._names.is_free)
+
+    async def _sweep(self, is_dead: Callable[[str], bool]) -> None:
+        for folder in await asyncio.to_thread(self._folders.all):
+            record = await asyncio.to_thread(folder.read_record)
+            if record is None or self._folders.of(record.item_id).path != folder.path:
+                # Half made, or a record that its job made up, which must not reach another item.
+                await self._remove_if_ended(folder)
+                continue
+            if record.worker is not None and await asyncio.to_thread(is_dead, record.worker):
+                await self._take_back(folder, record)
+            item = await self._engine.queue.get(record.item_id)
+            if item is None or item.state in ENDED:
+                await asyncio.to_thread(folder.remove)
+
+    async def _remove_if_ended(self, folder: JobFolder) -> None:
+        """Go by the name of the folder, where nothing in it can be believed."""
+        item = await self._engine.queue.get(self._folders.item_of(folder))
+        if item is not None and item.state in ENDED:
+            await asyncio.to_thread(folder.remove)
+
+    async def _take_back(self, folder: JobFolder, record: JobRecord) -> None:
+        if not await _is_unchanged(folder, record):
+            return
+        ended = await asyncio.to_thread(end_processes_in, folder.out)
+        if not await _is_unchanged(folder, record):
+            return
+        worker, record.worker, record.abandoned = record.worker, None, record.abandoned + 1
+        try:
+            await asyncio.to_thread(folder.write_record, record)
+        except OSError as error:  # a full disk; whoever claims the item next makes the folder his own
+            log.warning("worker.folder_not_left", item=record.item_id, error=str(error))
+        log.warning("worker.found_abandoned", item=record.item_id, worker=worker, processes=ended)
+        await self._events.orphaned(record.item_id, record.kind)
+        queue = self._engine.queue
+        try:
+            if record.abandoned < ABANDONED_MAX:
+                await queue.release(record.item_id, token=record.token)
+            else:
+                why = f"{record.abandoned} workers were killed while they worked on it"
+                await queue.fail(record.item_id, token=record.token, error=why)
+        except LeaseLost:
+            return  # it ran out already
+
+
+async def _is_unchanged(folder: JobFolder, record: JobRecord) -> bool:
+    """Whether no other attempt or sweep has made the folder its own since *record* was read."""
+    return await asyncio.to_thread(folder.read_record) == record
+
 
 # A worker: so many slots, each claims an item, carries it out, and claims the next.
 #
@@ -54,8 +180,6 @@ from ringrift.work.worker.recovery import Recovery, WorkerNames
 # The state of a worker is in the engine alone. Its record says what it is and how many slots are free; it can
 # be killed at any moment, and the next worker on the node puts in order what it left.
 
-
-log = structlog.get_logger()
 
 TIDY_S = 60.0
 FAREWELL_S = 5.0
@@ -166,19 +290,10 @@ class Worker:
 
     async def _next_claim(self, claimant: Claimant, stop: asyncio.Event) -> Claim | None:
         config = self._context.config
-        claiming = asyncio.ensure_future(
-            self._context.engine.queue.claim(claimant, lease_s=config.lease_s, wait_s=config.claim_wait_s)
+        claiming = self._context.engine.queue.claim(
+            claimant, lease_s=config.lease_s, wait_s=config.claim_wait_s
         )
-        stopping = asyncio.ensure_future(stop.wait())
-        try:
-            await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if claiming.done():
-                return next(iter(claiming.result()), None)
-            return None
-        finally:
-            claiming.cancel()
-            stopping.cancel()
-            await asyncio.wait({claiming, stopping})
+        return next(iter(await result_before(claiming, stop.wait()) or ()), None)
 
     async def _carry_out(self, claim: Claim, stop: asyncio.Event) -> None:
         job = self._jobs[claim.token] = ClaimedJob(claim, self._context)
@@ -286,11 +401,9 @@ class Worker:
                 log.warning("worker.presence_not_told", error=str(error))
                 self._end_without_engine(stop)
             await runtime.sleep(TELL_S)
-            waiting = asyncio.ensure_future(self._changed.wait())
-            try:
-                await asyncio.wait({waiting}, timeout=WORKER_RENEW_S - TELL_S)
-            finally:
-                waiting.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WORKER_RENEW_S - TELL_S):
+                    await self._changed.wait()
 
     def _record(self, *, stopping: bool) -> WorkerRecord:
         config, memory = self._context.config, psutil.virtual_memory()
@@ -397,7 +510,6 @@ async def _work(config: WorkerConfig, parent: int | None) -> None:
         loop.add_signal_handler(number, _ask_to_stop, stop, this)
     settings, runtime, engine = get_settings(), system_runtime(), await get_engine()
     router = get_router()
-    watching = asyncio.ensure_future(_end_with(parent, this, runtime))
     host = JobHost(
         runtime,
         folder=settings.job_dir / HOSTS,
@@ -405,21 +517,24 @@ async def _work(config: WorkerConfig, parent: int | None) -> None:
         kinds=config.kinds,
         jobs_max=settings.job_host_jobs,
     )
+    context = WorkerContext(
+        config=config,
+        engine=engine,
+        runtime=runtime,
+        settings=settings,
+        folders=JobFolders(settings.job_dir),
+        events=WorkerEvents(router.publish, node=config.node),
+        durations=get_duration_store(),
+        host=host,
+    )
     try:
-        await router.start()
-        context = WorkerContext(
-            config=config,
-            engine=engine,
-            runtime=runtime,
-            settings=settings,
-            folders=JobFolders(settings.job_dir),
-            events=WorkerEvents(router.publish, node=config.node),
-            durations=get_duration_store(),
-            host=host,
-        )
-        await Worker(context).run(stop)
+        with first_error():
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(_end_with(parent, this, runtime))
+                await router.start()
+                await Worker(context).run(stop)
+                watching.cancel()
     finally:
-        watching.cancel()
         await host.close()
         await router.stop()
         await close_engine()

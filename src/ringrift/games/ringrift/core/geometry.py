@@ -18,7 +18,8 @@ from ringrift.games.ringrift.core.layout import PLACE_PLANES, REGION_PLANES, to_
 
 Table: TypeAlias = npt.NDArray[np.uint16]
 
-PAD = 0xFFFF
+PAD = 0xFFFF  # no cell; lists are filled up with it and read until it comes
+# Width of each list, the same on all boards, so that a place is a product and no lookup.
 DIRECTIONS_MAX, TERRITORY_SIDES, BORDER_SIDES = 8, 6, 8
 # Numbers of the board, then where its tables start.
 CELL_COUNT, PLAYERS, DIRECTIONS, AXES, FARTHEST, RINGS_EACH = 0, 1, 2, 3, 4, 5

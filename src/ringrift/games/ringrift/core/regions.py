@@ -7,7 +7,6 @@ themselves in the order in which they were reached.
 from __future__ import annotations
 
 from ringrift.games.compiled import compiled
-from ringrift.games.ringrift.core.cells import code_at, holds_buried
 from ringrift.games.ringrift.core.geometry import (
     BORDER_SIDES,
     PAD,
@@ -33,10 +32,12 @@ from ringrift.games.ringrift.core.layout import (
     TERR,
     Actions,
     Words,
+    code_at,
+    holds_buried,
     to_int,
 )
 
-WORK_PER_CELL = 2
+WORK_PER_CELL = 2  # given by the caller, so that nothing is allocated for a region
 
 
 @compiled
@@ -102,6 +103,7 @@ def next_region(s: Words, t: Table, at: int, work: Words) -> int:
     owners, collapsed = marker_colours(s, t), collapsed_cells(s, t)
     while at < (players(t) + 1) * cells(t):
         border, cell = at // cells(t), at % cells(t)
+        # What bounds a region of this colour: the cells that a flood cannot enter.
         bounding = collapsed if border == 0 else collapsed + s[MARKS + border]
         if cell == 0:
             clear_marks(t, work)
@@ -162,8 +164,11 @@ def may_process(s: Words, t: Table, border: int, size: int, owners: int, work: W
             marked |= 1 << (code - MARKER)
     active = active_colours(s, t)
     alone = inside != 0 and inside & (inside - 1) == 0
+    # A region counts only if some colour on the board is missing in it; without a border of markers, only
+    # if exactly one player is in it.
     if inside == active or (border == 0 and not alone):
         return False
+    # The price is a stack outside: all of the own ones inside leave nothing to pay with.
     payable = ours < s[CONTROLLED + player]
     if not payable and (s[RECOVERED] == 0 or not buried_outside(s, t, player, work, size)):
         return False
@@ -216,6 +221,7 @@ def add_border_markers(s: Words, t: Table, size: int, work: Words) -> int:
             if other == PAD:
                 break
             total = _take_marker(s, t, other, work, total)
+    # The list grows while it is read: what touches a taken marker is behind it in the list.
     at = size
     while at < total:
         cell = work[cells(t) + at]

@@ -1,0 +1,132 @@
+"""Coordinators, handlers and dead letters: what is sent when they start, fail, recover and end."""
+
+import asyncio
+
+from machine import Listeners
+from recording import scenario
+
+from ringrift.coordination.contracts import register_coordinator
+from ringrift.coordination.coordination_bootstrap import shutdown_all_coordinators, start_coordination
+from ringrift.coordination.dead_letter_queue import DeadLetterQueue, DLQRetryDaemon, enable_dead_letter_queue
+from ringrift.coordination.system_health_monitor import (
+    CoordinatorHealthMonitor,
+    SystemHealthMonitor,
+)
+from ringrift.coordination.unified_health_manager import get_health_manager
+from ringrift.events.router import get_router
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.status import HealthCheckResult
+from ringrift.testing.simulation import ManualRuntime
+
+DAY_S = 86_400.0
+
+
+def issues_of(manager, kind):
+    return [issue.subject for issue in manager.issues() if issue.kind == kind]
+
+
+@scenario("COORDINATOR_HEALTHY", "COORDINATOR_INIT_FAILED", "COORDINATOR_UNHEALTHY", "COORDINATOR_SHUTDOWN")
+async def test_the_system_comes_up_without_one_of_its_coordinators_and_goes_down(monkeypatch):
+    def broken(**_options):
+        raise RuntimeError("its settings cannot be read")
+
+    monkeypatch.setattr("ringrift.coordination.optimization_coordinator.wire_optimization_events", broken)
+    await start_coordination()
+    manager = get_health_manager()
+    assert issues_of(manager, "coordinator") == ["optimization_coordinator"]
+    assert "sync_coordinator" in manager.heartbeat_ages(), "it heard of those that came up"
+    await shutdown_all_coordinators(timeout_seconds=30.0)
+    assert "sync_coordinator" not in manager.heartbeat_ages(), "and of those that ended"
+    await get_router().stop()
+
+
+class Coordinator:
+    """One of a user's own, as well as it is told to be."""
+
+    def __init__(self):
+        self.answer = HealthCheckResult.ok("")
+
+    def health_check(self):
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@scenario(
+    "COORDINATOR_HEARTBEAT",
+    "COORDINATOR_HEALTH_DEGRADED",
+    "ERROR",
+    "RECOVERY_INITIATED",
+    "RECOVERY_FAILED",
+    "RECOVERY_COMPLETED",
+    "HEALTH_ALERT",
+)
+async def test_of_two_coordinators_that_get_worse_one_is_brought_back():
+    router = get_router()
+    listeners, mine, other = Listeners(router), Coordinator(), Coordinator()
+    manager = listeners["health_manager"]
+    register_coordinator(mine, "mine")
+    register_coordinator(other, "other")
+    monitor = CoordinatorHealthMonitor(router=router)
+    whole = SystemHealthMonitor(router=router, health_manager=manager)
+
+    async def restart():
+        mine.answer = HealthCheckResult.ok("")
+
+    async def restart_other():
+        raise OSError("its file is locked")
+
+    manager.register_recovery("mine", restart)
+    manager.register_recovery("other", restart_other)
+    await monitor._run_cycle()
+    await whole._run_cycle()
+    assert {"mine", "other"} <= manager.heartbeat_ages().keys()
+    mine.answer = other.answer = HealthCheckResult.degraded("slow")
+    await monitor._run_cycle()
+    assert sorted(issues_of(manager, "coordinator")) == ["mine", "other"]
+    for _ in range(5):  # a check that raises, five times after one that did not
+        mine.answer = other.answer = RuntimeError("broken")
+        await monitor._run_cycle()
+        mine.answer = other.answer = HealthCheckResult.degraded("slow")
+        await monitor._run_cycle()
+    while manager.get_metrics()["recoveries_running"]:
+        await asyncio.sleep(0)
+    assert mine.answer.healthy
+    assert issues_of(manager, "recovery") == ["other"]
+    assert listeners.alerted("RECOVERY_FAILED") == ["OSError: its file is locked"]
+    await whole._run_cycle()
+    assert "system health went from healthy" in listeners.alerted("HEALTH_ALERT")[-1]
+    await router.stop()
+
+
+@scenario("HANDLER_FAILED", "HANDLER_TIMEOUT", "DLQ_EVENTS_REPLAYED", "DLQ_STALE_EVENTS", "DLQ_EVENTS_PURGED")
+async def test_events_that_a_handler_cannot_take_are_kept_tried_again_and_given_up(tmp_path):
+    runtime = ManualRuntime()
+    letters = DeadLetterQueue(tmp_path / "letters.db", runtime=runtime)
+    router = UnifiedEventRouter(enable_cross_process_polling=False)
+    enable_dead_letter_queue(letters, router)
+    manager = Listeners(router)["health_manager"]
+    works = []
+
+    async def shaky(event):
+        if not works:
+            raise OSError("the disk is away")
+
+    async def slow(event):
+        await asyncio.Event().wait()
+
+    router.subscribe("MY_EVENT", shaky, "shaky")
+    router.subscribe("MY_OTHER_EVENT", slow, "slow", timeout=0.01)
+    await router.publish("MY_EVENT", {})
+    await router.publish("MY_OTHER_EVENT", {})
+    assert sorted(issues_of(manager, "handler")) == ["shaky", "slow"]
+    works.append(1)
+    daemon = DLQRetryDaemon(letters, router=router, runtime=runtime)
+    await daemon._run_cycle()
+    assert letters.get_stats()["recovered"] == 1
+    runtime.advance(8 * DAY_S)
+    await daemon._run_cycle()
+    assert letters.get_stats()["recovered"] == 0, "settled for a week"
+    assert issues_of(manager, "dead_letters") == ["system"], "and one that nobody could take"
+    await router.stop()
+    letters.close()

@@ -1,0 +1,158 @@
+"""Configs learn, and everything that goes well, badly or nowhere is told and heard."""
+
+from learning_run import CONFIG, FOLLOWER, lived
+from recording import scenario
+
+
+def losses(policy):
+    return {"train": {"policy": policy, "value": 0.5}, "held": {"policy": policy + 0.1, "value": 0.6}}
+
+
+@scenario(
+    "ADAPTIVE_PARAMS_CHANGED",
+    "ARCHITECTURE_WEIGHTS_UPDATED",
+    "BATCH_DISPATCHED",
+    "BATCH_SCHEDULED",
+    "CHECKPOINT_LOADED",
+    "CHECKPOINT_SAVED",
+    "CPU_PIPELINE_JOB_COMPLETED",
+    "CROSSBOARD_PROMOTION",
+    "CURRICULUM_ADVANCED",
+    "CURRICULUM_REBALANCED",
+    "CURRICULUM_UPDATED",
+    "DATA_QUALITY_ALERT",
+    "ELO_SIGNIFICANT_CHANGE",
+    "ELO_UPDATED",
+    "ELO_VELOCITY_CHANGED",
+    "EVALUATION_COMPLETED",
+    "EVALUATION_PROGRESS",
+    "EVALUATION_STARTED",
+    "EXPLORATION_ADJUSTED",
+    "EXPORT_TRIGGERED",
+    "HYPERPARAMETER_UPDATED",
+    "ITERATION_COMPLETED",
+    "MODEL_PROMOTED",
+    "MODEL_UPDATED",
+    "NPZ_COMBINATION_COMPLETE",
+    "NPZ_COMBINATION_STARTED",
+    "NPZ_EXPORT_COMPLETE",
+    "NPZ_EXPORT_STARTED",
+    "OPPONENT_MASTERED",
+    "PROMOTION_CANDIDATE",
+    "PROMOTION_REJECTED",
+    "PROMOTION_STARTED",
+    "QUALITY_CHECK_REQUESTED",
+    "QUALITY_DISTRIBUTION_CHANGED",
+    "QUALITY_SCORE_UPDATED",
+    "REGISTRY_UPDATED",
+    "SCHEDULER_REGISTERED",
+    "SELFPLAY_ALLOCATION_UPDATED",
+    "SELFPLAY_COMPLETE",
+    "SELFPLAY_RATE_CHANGED",
+    "SELFPLAY_TARGET_UPDATED",
+    "TIER_PROMOTION",
+    "TOURNAMENT_COMPLETED",
+    "TRAINING_COMPLETED",
+    "TRAINING_THRESHOLD_REACHED",
+    "TRAINING_TRIGGERED",
+    "WEIGHT_UPDATED",
+    "WORK_QUEUED",
+)
+def test_two_configs_play_train_and_promote(recording, events):
+    async def body(world):
+        await world.until_proven(recording, *events)
+
+    lived(body, configs=(CONFIG, FOLLOWER))
+
+
+@scenario(
+    "EVALUATION_FAILED",
+    "NPZ_COMBINATION_FAILED",
+    "QUALITY_CHECK_FAILED",
+    "TRAINING_FAILED",
+    "WORK_CANCELLED",
+)
+def test_jobs_fail_for_good(recording):
+    async def body(world):
+        await world.periods(0.5)
+        for kind, event in {
+            "evaluate": "EVALUATION_FAILED",
+            "train": "TRAINING_FAILED",
+            "export": "NPZ_COMBINATION_FAILED",
+            "validate": "QUALITY_CHECK_FAILED",
+        }.items():
+            world.failing = {kind}
+            await world.until_proven(recording, event)
+        world.failing = set()
+        games = await world.until(lambda: world.controller.state(CONFIG).open_of("selfplay"), what="games")
+        await world.engine().queue.cancel(games[0].job_id, reason="not wanted")
+        await world.until_proven(recording, "WORK_CANCELLED")
+
+    lived(body)
+
+
+@scenario("MODEL_CORRUPTED", "PROMOTION_FAILED")
+def test_the_file_of_a_new_champion_is_lost(recording):
+    async def body(world):
+        world.keeps_files = False
+        await world.until_proven(recording, "MODEL_CORRUPTED", "PROMOTION_FAILED")
+
+    lived(body)
+
+
+@scenario(
+    "METRICS_UPDATED",
+    "RECOVERY_COMPLETED",
+    "RECOVERY_FAILED",
+    "RECOVERY_INITIATED",
+    "TRAINING_EARLY_STOPPED",
+    "TRAINING_LOSS_ANOMALY",
+    "TRAINING_LOSS_TREND",
+    "TRAINING_ROLLBACK_COMPLETED",
+)
+def test_the_loss_of_a_training_jumps_and_training_goes_back_to_the_champion(recording):
+    async def body(world):
+        world.loss = losses(2.0)
+        await world.until(lambda: len(world.controller.state(CONFIG).models) > 8, what="eight trainings")
+        world.loss = {**losses(9.0), "ended": "no better loss for 5 looks", "best_step": 10}
+        world.after_training = lambda: world.failing.add("train")
+        await world.until_proven(recording, "RECOVERY_INITIATED", "TRAINING_ROLLBACK_COMPLETED")
+        await world.until_proven(recording, "RECOVERY_FAILED")
+        world.loss, world.after_training = losses(2.0), lambda: None
+        world.failing.clear()
+        await world.until_proven(recording, "RECOVERY_COMPLETED")
+
+    lived(body)
+
+
+@scenario("CURRICULUM_ADVANCEMENT_NEEDED", "EXPLORATION_BOOST", "PLATEAU_DETECTED")
+def test_trainings_bring_nothing_any_more(recording):
+    async def body(world):
+        await world.until(lambda: world.controller.state(CONFIG).champion, what="a champion")
+        world.gain = -30.0
+        await world.until_proven(recording, "CURRICULUM_ADVANCEMENT_NEEDED", "PLATEAU_DETECTED")
+        await world.until_proven(recording, "EXPLORATION_BOOST")
+
+    lived(body, quality=0.7)
+
+
+@scenario("HIGH_QUALITY_DATA_AVAILABLE")
+def test_games_are_good(recording, events):
+    async def body(world):
+        await world.until_proven(recording, *events)
+
+    lived(body, quality=0.95)
+
+
+@scenario(
+    "LOW_QUALITY_DATA_WARNING",
+    "QUALITY_DEGRADED",
+    "QUALITY_FEEDBACK_ADJUSTED",
+    "QUALITY_PENALTY_APPLIED",
+    "TRAINING_BLOCKED_BY_QUALITY",
+)
+def test_games_are_too_poor_to_learn_from(recording, events):
+    async def body(world):
+        await world.until_proven(recording, *events)
+
+    lived(body, quality=0.1)

@@ -1,0 +1,113 @@
+"""Wrapped handlers: called with whatever event there is, limited, measured, and never raising."""
+
+import asyncio
+
+import pytest
+
+from ringrift.coordination.event_buses import DataEvent
+from ringrift.coordination.handler_resilience import (
+    ResilientHandlerConfig,
+    get_handler_metrics,
+    make_handlers_resilient,
+    reset_handler_metrics,
+    resilient_handler,
+)
+from ringrift.errors import ConfigError
+from ringrift.events.catalog.event_types import DataEventType
+from ringrift.events.event import RouterEvent
+from ringrift.events.router import get_router
+
+QUIET = ResilientHandlerConfig(emit_failure_events=False, emit_timeout_events=False)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        RouterEvent("TRAINING_COMPLETED", {"n": 1}),
+        DataEvent(DataEventType.TRAINING_COMPLETED, {"n": 1}),
+        {"event_type": "TRAINING_COMPLETED", "n": 1},
+    ],
+    ids=["RouterEvent", "DataEvent", "dict"],
+)
+async def test_the_wrapped_handler_is_called_with_every_kind_of_event(event):
+    seen = []
+
+    async def handle(given):
+        seen.append(given)
+
+    assert await resilient_handler(handle, "trainer", QUIET)(event) is True
+    assert seen == [event]
+    assert get_handler_metrics("trainer.handle").success_count == 1
+
+
+async def test_it_works_at_the_router():
+    seen = []
+
+    async def handle(event):
+        seen.append(event["n"])
+
+    router = get_router()
+    router.subscribe("CHECKPOINT_SAVED", resilient_handler(handle, "x", QUIET))
+    await router.publish("CHECKPOINT_SAVED", {"n": 1})
+    assert seen == [1]
+
+
+async def test_failures_are_announced_and_counted():
+    said = []
+
+    def broken(event):
+        raise ValueError("no")
+
+    router = get_router()
+    router.subscribe("HANDLER_FAILED", said.append)
+    call = resilient_handler(broken, "trainer")
+    for _ in range(2):
+        assert await call(RouterEvent("TRAINING_COMPLETED")) is False
+    metrics = get_handler_metrics()["trainer.broken"]
+    assert (metrics.failure_count, metrics.consecutive_failures) == (2, 2)
+    assert metrics.last_error == "ValueError: no"
+    assert [(e["event_type"], e["coordinator"]) for e in said] == [("TRAINING_COMPLETED", "trainer")] * 2
+    await router.stop()
+    reset_handler_metrics()
+    assert get_handler_metrics() == {}
+
+
+async def test_a_slow_handler_is_cut_off_and_may_be_tried_again():
+    calls = []
+
+    async def slow(event):
+        calls.append(1)
+        await asyncio.sleep(60)
+
+    limits = ResilientHandlerConfig(timeout_seconds=0.01, emit_timeout_events=False, retry_on_timeout=True)
+    assert await resilient_handler(slow, config=limits)({}) is False
+    assert len(calls) == 2
+    assert get_handler_metrics("slow").timeout_count == 2
+
+
+async def test_all_handlers_of_an_object():
+    class Component:
+        def __init__(self):
+            self.seen = []
+
+        async def _on_started(self, event):
+            self.seen.append("started")
+
+        def _on_failed(self, event):
+            raise ValueError
+
+        def other(self, event):
+            raise ValueError
+
+    component = Component()
+    assert make_handlers_resilient(component, "component", config=QUIET) == ["_on_failed", "_on_started"]
+    assert await component._on_started({})
+    assert not await component._on_failed({})
+    assert component.seen == ["started"]
+    assert set(get_handler_metrics()) == {"component._on_failed", "component._on_started"}
+
+
+@pytest.mark.parametrize("wrong", [{"timeout_seconds": 0}, {"max_consecutive_failures": 0}], ids=str)
+def test_impossible_limits_are_refused(wrong):
+    with pytest.raises(ConfigError):
+        ResilientHandlerConfig(**wrong)
