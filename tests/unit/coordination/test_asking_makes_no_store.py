@@ -27,7 +27,6 @@ QUESTIONS = {
     "old files": lambda: len(get_cluster_manifest().find_stale_data()),
     "targets": lambda: len(get_sync_router().get_sync_targets("games")),
     "advice": lambda: len(get_sync_scheduler().get_recommendations()),
-    "past syncs": lambda: len(get_sync_scheduler().get_sync_history()),
     "cluster": lambda: len(get_sync_scheduler().get_cluster_status().critical_hosts),
     "games at risk": lambda: get_ephemeral_guard().get_status()["total_unsynced_games"],
     "evacuation": lambda: len(get_ephemeral_guard().get_evacuation_candidates()),
