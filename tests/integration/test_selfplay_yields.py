@@ -2,6 +2,8 @@
 
 import os
 import signal
+import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -81,6 +83,27 @@ async def test_a_short_job_ends_while_two_orders_of_minutes_play_and_the_games_g
         assert (await unfinished_games(bench, stopped))[1].keys().isdisjoint(more | finished)
 
 
+@contextmanager
+def kept_stopped(pid):
+    """Once is not enough: who is asked to end is also told to go on, and a fast machine answers in no time."""
+    over = threading.Event()
+
+    def stop():
+        while not over.wait(0.001):
+            try:
+                os.kill(pid, signal.SIGSTOP)
+            except ProcessLookupError:
+                return
+
+    stopping = threading.Thread(target=stop)
+    stopping.start()
+    try:
+        yield
+    finally:
+        over.set()
+        stopping.join(10)
+
+
 @pytest.mark.timeout(400)
 async def test_a_worker_killed_while_games_make_way_loses_nothing(tmp_path):
     """The games begin again in their folder, and the other work is done by the worker after it."""
@@ -96,10 +119,10 @@ async def test_a_worker_killed_while_games_make_way_loses_nothing(tmp_path):
         out = bench.folders.of(games).out
         # The first games may be over before any that are under way were noted for the next attempt.
         await bench.until(lambda: [*out.glob(f"*{SUFFIX}")], "a note of unfinished games")
-        os.kill(job.pid, signal.SIGSTOP)  # it cannot answer when it is asked to yield
-        short = await bench.order("evaluate", {"out": "{out}"})
-        await bench.until_state(short, CLAIMED)
-        os.kill(worker.pid, signal.SIGKILL)
+        with kept_stopped(job.pid):  # it cannot answer when it is asked to yield
+            short = await bench.order("evaluate", {"out": "{out}"})
+            await bench.until_state(short, CLAIMED)
+            os.kill(worker.pid, signal.SIGKILL)
         await bench.until(lambda: not is_alive(job.pid), "the end of the job")
         worker = bench.start_worker(slots=1)
         await bench.until_state(short, DONE)

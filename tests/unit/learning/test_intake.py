@@ -540,7 +540,9 @@ async def test_files_whose_events_overtook_each_other_are_taken_in_in_their_orde
     assert (site.state.models, site.state.matches, await site.refusals()) == ({}, [], [])
     assert len(await waiting_claims(site.engine.kv)) == 2
     await site.tell("NPZ_EXPORT_COMPLETE", samples_exported=1, games_exported=1, output_path=site.samples())
-    files = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    files = FileIntake(
+        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().ring_for
+    )
     for _ in range(2):
         await files.take_waiting()
     await site.loop.reconcile()
@@ -550,7 +552,9 @@ async def test_files_whose_events_overtook_each_other_are_taken_in_in_their_orde
 
 async def test_a_file_whose_predecessor_never_comes_is_refused_when_its_time_is_over(site, monkeypatch):
     await site.tell("TRAINING_COMPLETED", success=True, model_path=site.model())
-    files = FileIntake(site.loop, site.engine, get_settings(), system_runtime())
+    files = FileIntake(
+        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().ring_for
+    )
     await files.take_waiting()
     assert (await site.refusals(), len(await waiting_claims(site.engine.kv))) == ([], 1)
     monkeypatch.setattr(intake, "ORDER_S", 0.0)
