@@ -159,6 +159,9 @@ class _PortOnDemand:
         self._name, self._empty = name, empty
 
     def __getattr__(self, call: str) -> Any:
+        # Whoever holds on to it, as a lease does, reads what was written since.
+        if (engine := shared_engine().peek()) is not None:
+            return getattr(getattr(engine, self._name), call)
         if call in _ASKS:
             return getattr(getattr(self._empty, self._name), call)
 
@@ -171,7 +174,7 @@ class _PortOnDemand:
 async def engine_on_demand() -> Engine:
     """Return this process's engine, for handles that mostly ask: without a store the answers are empty ones.
 
-    Ask for it anew with every call: once something was written, it is the engine itself.
+    Once this process has the engine, because something was written, it is that one.
     """
     if await asyncio.to_thread(lambda: has_store() or not _could_be_made()):
         return await get_engine()  # or its error: what cannot be opened is unknown, and not empty
