@@ -16,10 +16,12 @@ from ringrift.engine.opening import (
     open_engine,
     shared_kv,
 )
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.errors import ConfigError, Conflict, Unavailable
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime, system_runtime
-from ringrift.settings import Settings, load_settings
+from ringrift.settings import Settings, get_settings, load_settings
 
 
 @pytest.fixture
@@ -73,6 +75,23 @@ async def test_a_handle_from_before_the_store_reads_what_was_written_since(share
     assert (await kv.get("a")).value == b"1"
     async with aclosing(kv.watch(after=0)) as changes:
         assert (await anext(changes)).key == "a"
+
+
+class WrongClock(SystemRuntime):
+    """Of a process that made the store before the wall clock was set right."""
+
+    def wall_s(self):
+        return super().wall_s() + 5000
+
+
+async def test_to_ask_before_there_is_a_store_does_not_settle_the_time_of_the_process(shared):
+    process_scope().drop(SystemRuntime)
+    assert await (await shared_kv()).get("a") is None
+    made = await asyncio.to_thread(open_sqlite, SqliteConfig.from_settings(get_settings()), WrongClock())
+    await made.close()
+    await (await get_engine()).kv.put("a", b"1", ttl_s=10)
+    (entry,) = await (await get_engine()).kv.entries("a")
+    assert abs(entry.expires_s - 10 - system_runtime().now_s()) < 5
 
 
 class CountedLease(NamedLease):
