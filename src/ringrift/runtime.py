@@ -290,10 +290,18 @@ class LogStderr:
 
 @contextmanager
 def first_error() -> Iterator[None]:
-    """Around a task group: raise its first error as it is. Whoever reads of an end wants its cause."""
+    """Around a task group: raise its first error as it is. Whoever reads of an end wants its cause.
+
+    Whoever is cancelled in the same moment is cancelled: a group would raise its errors alone.
+    """
+    task = asyncio.current_task()
+    assert task is not None, "task groups are in tasks"
+    cancels = task.cancelling()
     try:
         yield
     except ExceptionGroup as errors:
+        if task.cancelling() > cancels:
+            raise asyncio.CancelledError from errors
         raise errors.exceptions[0] from None
 
 

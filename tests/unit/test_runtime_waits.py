@@ -59,3 +59,30 @@ async def test_whoever_waits_can_be_cancelled():
             await first_of(one(), other())
     assert one.ended
     assert other.ended
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+async def test_an_error_in_the_moment_of_a_cancellation_does_not_swallow_it(steps):
+    gate = asyncio.Event()
+
+    async def work():
+        await gate.wait()
+        await fail()
+
+    async def serve():
+        """As a slot of a worker: errors of the engine are no reason to end, a cancellation is."""
+        while True:
+            try:
+                await result_before(work(), Wait()())
+            except ValueError:
+                gate.clear()
+
+    async with asyncio.timeout(30):
+        serving = asyncio.create_task(serve())
+        await asyncio.sleep(0.01)
+        gate.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        serving.cancel()
+        await asyncio.wait({serving})
+    assert serving.cancelled()

@@ -476,10 +476,10 @@ class DaemonManager(DaemonReader, SingletonMixin):
         return self._rounds.alive
 
     def repair(self) -> None:
-        """Look at every daemon again, and bring back what watches them."""
-        if self._opened_on is not None:
+        """Look at every daemon again, and bring back what watches them; not while it shuts down."""
+        if self._opened_on is not None and self._running:
             if not self._rounds.alive:
-                self._rounds.start()
+                self._rounds.revive()
             self._supervisor.poke()
 
     def alert(self, kind: str, message: str) -> None:

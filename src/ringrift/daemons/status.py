@@ -87,6 +87,10 @@ class HealthRounds:
         self._wake = asyncio.Event()
         self._supervisor.on_change = self._wake.set
         self._tasks = TaskOwner("daemon health")
+        self.revive()
+
+    def revive(self) -> None:
+        """Go on after an error; the checks under way stay with their owner."""
         self._round = self._tasks.create_task(self._rounds(), name="daemon-health")
 
     @property

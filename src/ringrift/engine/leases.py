@@ -160,10 +160,12 @@ async def lease_changed(kv: KeyValue, name: str, *, timeout_s: float) -> None:
     check_wait("timeout_s", timeout_s)
     key = _PREFIX + name
     try:
-        async with asyncio.timeout(timeout_s), aclosing(kv.watch(key)) as changes:
-            if await kv.get(key) is None:
-                return  # it was freed before the watch began
-            await anext(changes)
+        async with asyncio.timeout(timeout_s):
+            if (entry := await kv.get(key)) is None:
+                return
+            # From what was seen on: some stores begin to watch only when the first change is asked for.
+            async with aclosing(kv.watch(key, after=entry.revision)) as changes:
+                await anext(changes)
     except TimeoutError:
         return
 

@@ -19,7 +19,7 @@ from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.files import close_to_others, make_private_folder
 from ringrift.process import process_scope
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime, SystemRuntime, system_runtime
 from ringrift.settings import Settings, get_settings
 
 __all__ = [
@@ -152,6 +152,13 @@ _ASKS = (
 )
 
 
+class _EmptyEngine:
+    """What is asked while there is no store. Its time is its own: a store that comes later has another."""
+
+    def __init__(self) -> None:
+        self.engine = memory_engine(SystemRuntime())
+
+
 class _PortOnDemand:
     """A port of this process's engine where there is no store yet: the first write makes it."""
 
@@ -159,6 +166,9 @@ class _PortOnDemand:
         self._name, self._empty = name, empty
 
     def __getattr__(self, call: str) -> Any:
+        # Whoever holds on to it, as a lease does, reads what was written since.
+        if (engine := shared_engine().peek()) is not None:
+            return getattr(getattr(engine, self._name), call)
         if call in _ASKS:
             return getattr(getattr(self._empty, self._name), call)
 
@@ -171,11 +181,12 @@ class _PortOnDemand:
 async def engine_on_demand() -> Engine:
     """Return this process's engine, for handles that mostly ask: without a store the answers are empty ones.
 
-    Ask for it anew with every call: once something was written, it is the engine itself.
+    Once this process has the engine, because something was written, it is that one.
     """
-    if await asyncio.to_thread(lambda: has_store() or not _could_be_made()):
+    is_made = shared_engine().peek() is not None
+    if is_made or await asyncio.to_thread(lambda: has_store() or not _could_be_made()):
         return await get_engine()  # or its error: what cannot be opened is unknown, and not empty
-    empty = memory_engine(system_runtime())
+    empty = process_scope().get(_EmptyEngine, _EmptyEngine).engine
     ports: dict[str, Any] = {name: _PortOnDemand(name, empty) for name in ("events", "queue", "kv", "blobs")}
     return Engine(lifecycle=empty.lifecycle, **ports)
 

@@ -16,13 +16,13 @@ from typing import Any
 import structlog
 
 from ringrift.engine.ports import Appended, EventLog, LogEvent, LogRecord
-from ringrift.errors import Corrupt, RingRiftError
+from ringrift.errors import Corrupt, RingRiftError, Unavailable
 from ringrift.events.catalog.audit import LastSeen, SeenRecorder
 from ringrift.events.delivery import Dispatcher
 from ringrift.events.event import RouterEvent, decode_body, from_log, session_of, to_log
 from ringrift.events.positions import Cursor, CursorStore, Identity, LogConnection, Reader
 from ringrift.events.subscriptions import Delivery, Subscription, SubscriptionTable
-from ringrift.runtime import Runtime
+from ringrift.runtime import Runtime, first_error
 from ringrift.settings import Settings
 from ringrift.task_owner import TaskOwner
 
@@ -116,10 +116,13 @@ class CrossProcess:
         self._appending[event.event_id] = targets
         storing = self._tasks.create_task(_store(event_log, entry))
         try:
-            return self._stored(event, targets, await asyncio.shield(storing))
+            appended = await asyncio.shield(storing)
         except asyncio.CancelledError:
-            self._adopt(event, targets, storing)
-            raise
+            if not _is_only_stopped(storing):
+                self._adopt(event, targets, storing)
+                raise
+            appended = Unavailable(f"the router stopped while it stored {event.event_type}")
+        return self._stored(event, targets, appended)
 
     def _stored(self, event: RouterEvent, targets: Sequence[Subscription], appended: _Stored) -> bool:
         del self._appending[event.event_id]
@@ -211,7 +214,7 @@ class CrossProcess:
 
     async def close(self) -> None:
         """Record every position and let go of the identity. The next use takes it again."""
-        await self._finish_adopting()
+        await self._tasks.wait(_STOP_S)  # whoever publishes now has his event stored
         if self._keeper is not None and self._log is not None:
             await self._keeper.keep()
         book, self._book, self._log = self._book, None, None
@@ -404,17 +407,21 @@ class CrossProcess:
         if not is_reading:  # what is in the log changes nothing
             await self._wake.wait()
             return
-        try:
+        with first_error():  # only the log has any
             async with asyncio.TaskGroup() as group:
                 grown = group.create_task(book.log.wait(after=self._last_fed, timeout_s=_WAIT_S))
                 woken = group.create_task(self._wake.wait())
                 await asyncio.wait({grown, woken}, return_when=asyncio.FIRST_COMPLETED)
                 woken.cancel()
                 grown.cancel()
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None  # only the log has any
         if not grown.cancelled():
             self._last_known = grown.result()
+
+
+def _is_only_stopped(storing: asyncio.Task[_Stored]) -> bool:
+    """Whether the store was ended, and its publisher was not cancelled."""
+    publisher = asyncio.current_task()
+    return storing.cancelled() and publisher is not None and not publisher.cancelling()
 
 
 async def _store(event_log: EventLog, entry: LogEvent) -> _Stored:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import structlog
-from daemons_kit import HOUR_S, Crasher, Steady, in_simulation, make_manager, own_type
+from daemons_kit import HOUR_S, Crasher, Steady, Stubborn, in_simulation, make_manager, own_type
 
 from ringrift.coordination.daemon_manager import get_daemon_manager, reset_daemon_manager
 from ringrift.daemons.manager import DaemonManager
@@ -496,6 +496,23 @@ def test_the_manager_of_the_process_has_the_configuration_of_the_first_call_and_
 def test_a_name_that_can_name_no_daemon_is_refused(name: Any) -> None:
     with pytest.raises(ConfigError, match="no daemon name"):
         DaemonType.register(name)
+
+
+def test_a_manager_that_shuts_down_is_not_repaired() -> None:
+    """The watch that repairs it is one of its daemons, and runs on while others take their time to stop."""
+
+    async def main() -> None:
+        manager, slow = make_manager(), Stubborn()
+        manager.register_factory(MINE, slow)
+        await manager.start(MINE)
+        stopping = asyncio.create_task(manager.shutdown(timeout=5.0))
+        await asyncio.sleep(1)
+        manager.repair()
+        await stopping
+        assert not manager.health_rounds_alive
+        slow.let_go.set()
+
+    in_simulation(main)
 
 
 def test_a_manager_that_was_shut_down_can_be_used_again() -> None:

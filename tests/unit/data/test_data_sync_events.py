@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from guards_world import World, nodes
 
 from ringrift.coordination.sync_coordinator import SyncCoordinator, SyncFacade, SyncRouter, SyncScheduler
@@ -192,21 +193,23 @@ async def test_fresh_data_is_waited_for_and_the_wait_ends():
     await world.router.stop()
 
 
-async def test_a_sync_that_fails_ends_the_wait_for_fresh_data():
+@pytest.mark.parametrize(("error", "told"), [("b: no answer", "b: no answer"), ("", "nobody said why")])
+async def test_a_sync_that_fails_ends_the_wait_for_fresh_data(error, told):
     world = World(*nodes("a", "b"))
 
     async def fail(event):
-        about = {"node_id": "a", "error": "b: no answer", "targets": ["b"]}
+        about = {"node_id": "a", "error": error, "targets": ["b"]}
         await world.router.publish("DATA_SYNC_FAILED", {**about, "node_id": "c"})  # another node's
         await world.router.publish("DATA_SYNC_FAILED", {**about, "config_key": "square8_2p"})  # other games
         await world.router.publish("DATA_SYNC_FAILED", about)
 
     world.router.subscribe("SYNC_TRIGGERED", fail)
     checker = FreshnessChecker(world.planes["a"], router=world.router)
-    result = await checker.ensure_fresh("hex8_2p")
+    async with asyncio.timeout(10):
+        result = await checker.ensure_fresh("hex8_2p")
     assert (result.success, result.sync_triggered, result.sync_completed) == (False, True, False)
     assert result.sync_duration_seconds < checker.config.poll_s
-    assert "the sync failed: b: no answer" in result.error
+    assert f"the sync failed: {told}" in result.error
     assert world.router.subscriptions_to("DATA_SYNC_FAILED") == []
     await world.router.stop()
 

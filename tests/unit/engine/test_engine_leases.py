@@ -320,3 +320,31 @@ def test_a_blocking_call_has_an_end():
     for wrong in (math.inf, math.nan, -1.0):
         with pytest.raises(ConfigError):
             run_blocking(work(), timeout_s=wrong)
+
+
+class FreedMeanwhile:
+    """A store that begins to watch with the first question, where the lease is freed before that."""
+
+    def __init__(self, kv):
+        self._kv = kv
+
+    async def get(self, key):
+        entry = await self._kv.get(key)
+        await self._kv.delete(key)
+        return entry
+
+    async def watch(self, prefix, *, after=None):
+        async for change in self._kv.watch(prefix, after=after):
+            yield change
+
+
+def test_a_lease_that_is_freed_just_before_the_watch_begins_is_not_waited_for():
+    async def main():
+        runtime = SimulatedRuntime(hostname="a")
+        kv = memory_engine(runtime).kv
+        lease = NamedLease(kv, runtime, "leader", holder="a", config=LeaseConfig(lease_s=500.0, renew_s=10.0))
+        assert await lease.try_acquire()
+        await lease_changed(FreedMeanwhile(kv), "leader", timeout_s=100.0)
+        assert runtime.monotonic_s() < 1.0
+
+    simulate(main(), limit_s=1000)

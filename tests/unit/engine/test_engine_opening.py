@@ -2,15 +2,26 @@
 
 import asyncio
 import threading
+from contextlib import aclosing
 
 import pytest
 
 from ringrift.engine.blocking import BackgroundLoop, run_blocking
-from ringrift.engine.opening import close_engine, get_engine, get_engine_blocking, open_engine
-from ringrift.errors import ConfigError, Unavailable
+from ringrift.engine.leases import NamedLease
+from ringrift.engine.opening import (
+    close_engine,
+    get_engine,
+    get_engine_blocking,
+    has_store,
+    open_engine,
+    shared_kv,
+)
+from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.errors import ConfigError, Conflict, Unavailable
 from ringrift.process import process_scope
-from ringrift.runtime import SystemRuntime
-from ringrift.settings import Settings, load_settings
+from ringrift.runtime import SystemRuntime, system_runtime
+from ringrift.settings import Settings, get_settings, load_settings
 
 
 @pytest.fixture
@@ -54,6 +65,50 @@ def test_a_closed_shared_engine_is_opened_anew(shared):
     asyncio.run(close_engine())
     asyncio.run(close_engine())
     assert run_blocking(get_engine_blocking().kv.get("a")).value == b"1"
+
+
+async def test_a_handle_from_before_the_store_reads_what_was_written_since(shared):
+    kv = await shared_kv()
+    assert await kv.entries() == []
+    assert not has_store()
+    await kv.put("a", b"1")
+    assert (await kv.get("a")).value == b"1"
+    async with aclosing(kv.watch(after=0)) as changes:
+        assert (await anext(changes)).key == "a"
+
+
+class WrongClock(SystemRuntime):
+    """Of a process that made the store before the wall clock was set right."""
+
+    def wall_s(self):
+        return super().wall_s() + 5000
+
+
+async def test_to_ask_before_there_is_a_store_does_not_settle_the_time_of_the_process(shared):
+    process_scope().drop(SystemRuntime)
+    assert await (await shared_kv()).get("a") is None
+    made = await asyncio.to_thread(open_sqlite, SqliteConfig.from_settings(get_settings()), WrongClock())
+    await made.close()
+    await (await get_engine()).kv.put("a", b"1", ttl_s=10)
+    (entry,) = await (await get_engine()).kv.entries("a")
+    assert abs(entry.expires_s - 10 - system_runtime().now_s()) < 5
+
+
+class CountedLease(NamedLease):
+    tries = 0
+
+    async def try_acquire(self):
+        self.tries += 1
+        return await super().try_acquire()
+
+
+async def test_whoever_waits_for_a_lease_from_before_the_store_waits_for_its_holder(shared):
+    mine = CountedLease(await shared_kv(), system_runtime(), "role", holder="me")
+    other = NamedLease((await get_engine()).kv, system_runtime(), "role", holder="other")
+    assert await other.try_acquire()
+    with pytest.raises(Conflict, match="held by other"):
+        await mine.acquire(wait_s=0.2)
+    assert mine.tries <= 3
 
 
 def test_a_blocking_call_ends_in_time(shared):

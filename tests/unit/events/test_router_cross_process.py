@@ -14,7 +14,8 @@ from ringrift.engine.limits import EngineLimits
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.opening import close_engine
 from ringrift.engine.ports import CursorKey, Position
-from ringrift.errors import PayloadError, StorageFull
+from ringrift.errors import PayloadError, StorageFull, Unavailable
+from ringrift.events import cross_process
 from ringrift.events.catalog.audit import LastSeen, read_last_seen
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.positions import Cursor, DeliveryNotes, Identity, LogConnection, Note
@@ -553,6 +554,49 @@ async def test_a_cancelled_publisher_does_not_lose_its_event(machine):
     with pytest.raises(asyncio.CancelledError):
         await task
     await until(lambda: seen == [1])
+
+
+class HeldLog:
+    """A log that stores nothing until it is let go."""
+
+    def __init__(self, log):
+        self._log, self.asked, self.free = log, asyncio.Event(), asyncio.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._log, name)
+
+    async def append(self, events):
+        self.asked.set()
+        await self.free.wait()
+        return await self._log.append(events)
+
+
+async def test_a_router_that_stops_waits_for_events_on_their_way_to_the_log(machine):
+    log = HeldLog(memory_engine(system_runtime(), machine.store).events)
+    a = machine.process("a", log=log)
+    await a.start()
+    publishing = asyncio.create_task(a.publish(CROSSING, {"n": 1}))
+    await log.asked.wait()
+    stopping = asyncio.create_task(a.stop())
+    await quiet()
+    log.free.set()
+    await stopping
+    assert (await publishing)["n"] == 1
+    assert len(machine.records) == 1
+
+
+async def test_whoever_publishes_while_the_router_gives_up_on_the_log_is_told_and_not_cancelled(
+    machine, monkeypatch
+):
+    monkeypatch.setattr(cross_process, "_STOP_S", 0.01)
+    log = HeldLog(memory_engine(system_runtime(), machine.store).events)
+    a = machine.process("a", log=log)
+    await a.start()
+    publishing = asyncio.create_task(a.publish(CROSSING, {"n": 1}))
+    await log.asked.wait()
+    await a.stop()
+    with pytest.raises(Unavailable, match="the router stopped while it stored TRAINING_COMPLETED"):
+        await publishing
 
 
 async def test_the_log_coming_back_ends_the_degraded_state(machine):

@@ -200,7 +200,7 @@ class _SyncFailure:
     def hear(self, event: RouterEvent) -> None:
         told = event.payload
         if told.get("node_id") in (None, self._node) and told.get("config_key") in (None, self._config_key):
-            self.error = str(told["error"])
+            self.error = str(told["error"]) or "nobody said why"
             self.heard.set()
 
 
