@@ -48,6 +48,7 @@ __all__ = [
 
 
 PID_FILE = "master_loop.pid"
+# The file holds a few words; a larger one is not ours, and is not read.
 PID_BYTES_MAX = 1_000
 
 
@@ -126,6 +127,7 @@ class MasterLoopGuard:
                 self._locked = self._lock_folder()
             except OSError as error:
                 raise StorageReadOnly(f"{self._folder} cannot be written: {error.strerror}") from None
+        # A folder that was put in its place is another's: this process must not write its number there.
         if self._locked and not self.exchanged():
             self.show()
         return self._locked
@@ -153,6 +155,7 @@ class MasterLoopGuard:
     def show(self) -> None:
         """See to it that the PID file names this process."""
         me = MasterLoop(os.getpid(), own_start_s(), self._profile)
+        # The holder asks now and then, as anybody may remove the file; one that is right stays as it is.
         if read_master_loop(self.path) == me:
             return
         try:
@@ -171,6 +174,7 @@ class MasterLoopGuard:
         exchanged = self.exchanged()
         found = None if exchanged else read_master_loop(self.path)
         if found is not None and found.pid == os.getpid():
+            # While the lock is still held: afterwards the file may name the next holder.
             self._write("")
         if self._open_folder is not None and not exchanged:
             self._open_folder.let_go()  # else what is still under way must not go by path after all

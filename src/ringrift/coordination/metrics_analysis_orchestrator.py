@@ -65,6 +65,7 @@ __all__ = [
 # other parts. `analyze_metrics` judges the windows.
 
 
+# Names come from anybody's events, so there is a bound on how many are kept.
 METRICS_MAX = 2_000
 _LOWER_IS_BETTER = ("loss", "seconds", "error", "failed", "age")
 
@@ -133,6 +134,7 @@ class MetricsAnalysisOrchestrator(ListeningCoordinator):
             return
         for field, name in NUMBERS.get(event_type, {}).items():
             value = payload.get(field)
+            # A bool is an int to Python, and no point of a curve.
             if isinstance(value, int | float) and not isinstance(value, bool):
                 self.record(name, float(value), config=config)
 
@@ -141,6 +143,7 @@ class MetricsAnalysisOrchestrator(ListeningCoordinator):
     ) -> Metric:
         """Add a point. Beyond `METRICS_MAX` series the one that was longest without a point goes."""
         key = name if config is None else f"{name}/{config}"
+        # Out and in again: the dictionary is in the order of the newest points.
         metric = self._metrics.pop(key, None)
         if metric is None:
             better = not name.endswith(_LOWER_IS_BETTER) if higher_is_better is None else higher_is_better
@@ -165,6 +168,7 @@ class MetricsAnalysisOrchestrator(ListeningCoordinator):
     def _new_points(self, config: str, situation: Situation) -> list[Told]:
         models = list(situation.state.models.values())
         told: list[Told] = []
+        # After a start all models are new; those before the last window would fall out at once.
         for model in models[self._models_seen.get(config, 0) :][-WINDOW_POINTS:]:
             loss = held_loss(model.losses)
             if loss is not None:
@@ -259,6 +263,7 @@ def analyze_metrics(name: str | None = None, config_key: str | None = None) -> d
 
 ANALYSIS_S = 30.0
 WATCH_S = 300.0
+# Each evaluation brings a look, and a series of them would bring as many alerts.
 ALERT_COOLDOWN_S = 300.0
 WIN_RATE_MIN = 0.55  # against the heuristic
 
@@ -348,6 +353,7 @@ class ModelPerformanceWatchdog(EvaluationWatcher):
         curve = situation.curve
         newest = curve[-1].model if curve else None
         fresh = newest != watched.model
+        # The same champion judged again is one regression: its own count is taken back first.
         found = regression(curve, in_a_row_before=watched.in_a_row if fresh else max(0, watched.in_a_row - 1))
         before, watched.finding, watched.model = watched.finding, found, newest
         if found is None:

@@ -54,6 +54,7 @@ REGISTRY_STAGES: Mapping[ModelState, str] = {
     ModelState.REJECTED: "rejected",
     ModelState.ARCHIVED: "archived",
 }
+# As wide as rating systems begin with: nothing is known of a model without games.
 UNRATED_SPREAD = 350.0
 
 
@@ -157,6 +158,7 @@ def lifecycle_stats(states: Mapping[str, ConfigState]) -> LifecycleStats:
 # The coordinator.
 
 
+# Only the newest models are asked about; what happened to the others is in the facts.
 STORIES_MAX = 500
 STORY_LINES_MAX = 50
 REGISTRY = "model_registry"
@@ -191,6 +193,7 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
         super().__init__(router=router, runtime=runtime, situations=situations)
         # What was heard of a model, newest last; what happened to it is in the facts.
         self._stories: OrderedDict[str, deque[tuple[float, str, str]]] = OrderedDict()
+        # What was archived earlier was told by the process that did it.
         self._archived_told_s = self._runtime.now_s()
 
     def hears(self) -> tuple[str, ...]:
@@ -213,6 +216,7 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
 
     def get_model(self, model_id: str) -> ModelRecord | None:
         """The model of that hash, or of the only one that begins so."""
+        # People give the first digits; where they fit several models, none is the answer.
         found = [record for record in self.get_models() if record.model_id.startswith(model_id)]
         return found[0] if len(found) == 1 else None
 
@@ -275,6 +279,7 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
     async def _archive(self, state: ConfigState) -> None:
         """Whenever the champion changed, put away what is far below it; the rest the plan does by itself."""
         loop, now_s = self._situations.loop, self._runtime.now_s()
+        # `_states` has found the config in it.
         assert loop is not None
         for digest, reason in too_weak(state):
             await loop.write(state.config, Archived(at_s=now_s, model=digest, reason=reason))
@@ -332,6 +337,7 @@ def _model_of(payload: Mapping[str, Any]) -> str:
     named = next((str(payload[name]) for name in _MODEL_FIELDS if payload.get(name)), "")
     if named:
         return named
+    # Weights are stored under their hash, so a path into the store names the model as well.
     path = next((str(payload[name]) for name in _PATH_FIELDS if payload.get(name)), "")
     return path.removeprefix(blob_path(""))
 

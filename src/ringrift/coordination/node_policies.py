@@ -59,6 +59,7 @@ def _policy(node: str, workers: list[WorkerRecord]) -> NodePolicy:
         node_id=node,
         slots=sum(each.slots for each in claiming),
         free_slots=sum(each.free for each in claiming),
+        # One worker that takes any kind of work is enough for its node.
         allowed=None if None in kinds else named,
         capabilities=frozenset(name for each in claiming for name in each.capabilities),
         held_back=tuple(

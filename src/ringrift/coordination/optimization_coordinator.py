@@ -195,6 +195,7 @@ class OptimizationCoordinator(ListeningCoordinator):
         Raises `Conflict` that says why none may begin now.
         """
         engine = await self._engine()
+        # First: a search that has ended unnoticed would count as open and refuse this one.
         await self.refresh()
         config = config or await self._next_config(engine)
         situation, loop = self._situations.get(config), self._situations.loop
@@ -262,6 +263,7 @@ class OptimizationCoordinator(ListeningCoordinator):
             await self._training_went_on(config, payload)
         elif event_type == "HYPERPARAMETER_UPDATED":
             self.parameter_changes.append(dict(payload))
+        # Work events come for every job of the cluster; only a search is worth a look into the store.
         elif event_type not in _WORK or str(payload.get("work_id") or payload.get("task_id")).startswith(
             "tune."
         ):
@@ -276,6 +278,7 @@ class OptimizationCoordinator(ListeningCoordinator):
             return
         sizes = {name: payload.get(field) for name, field in _SIZES.items()}
         wanted = {name: size for name, size in sizes.items() if size is not None}
+        # It becomes the id of the work item, and later events of a search are known by that prefix.
         own_id = run_id if run_id.startswith("tune.") else f"tune.{run_id}"
         await self._try(kind, config, str(payload.get("reason") or ""), run_id=own_id, **wanted)
 
@@ -287,6 +290,7 @@ class OptimizationCoordinator(ListeningCoordinator):
         window.append(float(loss))
         stalled = analyse(list(window), higher_is_better=False).points_since_best
         if stalled >= STALLED_LOSS:
+            # One stall asks once: the next request needs a window of its own.
             window.clear()
             await self._begin_by_itself(config, f"no better loss for {stalled} looks")
 
@@ -343,6 +347,7 @@ class OptimizationCoordinator(ListeningCoordinator):
             each for each in report.fields.get("generations", []) if each["generation"] > run.generations
         ]
         await store.end(ended)
+        # A short job ends between two looks, so its start and its generations are told with its end.
         before = [] if run.status is OptimizationStatus.RUNNING else started_events(ended)
         await self.tell([*before, *generation_events(ended, later), *ended_events(ended)])
         return ended

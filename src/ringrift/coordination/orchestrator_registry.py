@@ -58,6 +58,7 @@ log = structlog.get_logger()
 
 KEY = "roles/audit"
 ROWS_MAX = 200
+# Other processes write the same list; after so many collisions the row is logged instead.
 TRIES_MAX = 5
 
 
@@ -130,6 +131,7 @@ class RoleAudit:
 
 
 def _appended(rows: list[RoleRow], row: RoleRow) -> list[RoleRow]:
+    # A process that asks again and again would otherwise push all other rows out of the list.
     if rows and msgspec.structs.replace(rows[-1], at_s=row.at_s, times=1) == row:
         return [*rows[:-1], msgspec.structs.replace(row, times=rows[-1].times + 1)]
     return [*rows, row][-ROWS_MAX:]
@@ -159,6 +161,7 @@ class ProcessPlace:
 
     def holder(self, runtime: Runtime) -> str:
         """The name under which this process holds roles."""
+        # Process ids are given out again; with a new id each process is another holder.
         return f"{self.hostname}:{runtime.pid}:{runtime.new_id()}@{self.namespace}"
 
     def knows_dead(self, holder: str) -> bool:
@@ -173,6 +176,7 @@ class ProcessPlace:
 
 def _runs(pid: int) -> bool:
     try:
+        # A zombie no longer runs, though its number is still taken.
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
@@ -240,6 +244,7 @@ class OrchestratorRoles(SingletonMixin):
         if self.holds(role):
             return True
         await self._drop(role)
+        # A fresh lease: the object of a lost one has the old token.
         lease = NamedLease(
             await self._get_kv(), self._runtime, _lease_name(role), holder=self.holder, config=self._config
         )
@@ -304,6 +309,7 @@ class OrchestratorRoles(SingletonMixin):
         if claim is None:
             return
         claim.keeper.cancel()
+        # The keeper first: a renewal under way would write the lease again after its release.
         await asyncio.wait({claim.keeper}, timeout=RELEASE_TIMEOUT_S)
         async with asyncio.timeout(RELEASE_TIMEOUT_S):
             await claim.lease.release()
@@ -377,6 +383,7 @@ def orchestrator_role(role: OrchestratorRole, *, wait_seconds: float = 0.0) -> I
 
 
 async def async_acquire_orchestrator_role(role: OrchestratorRole, *, wait_seconds: float = 0.0) -> bool:
+    # In a thread: roles live on the background loop, whichever loop the caller is on.
     return await asyncio.to_thread(acquire_orchestrator_role, role, wait_seconds=wait_seconds)
 
 

@@ -33,6 +33,7 @@ class WindowView:
 
 def replay_window(state: ConfigState) -> WindowView:
     base, growth = base_rows(state.config), growth_of(state.config)
+    # Newest first: the window is filled from the newest rows, and its last shard is the oldest.
     shards = shards_in_window(reversed(state.shards.values()), state.rows, base=base, growth=growth)
     newest = state.newest_samples
     return WindowView(

@@ -27,6 +27,7 @@ _STAGE_OF = {
     "training": "train",
     "npz_export": "export",
     "evaluation": "evaluate",
+    # Games count once they are taken in and checked, which is what a sync is wanted for.
     "data_sync": "validate",
     "validation": "validate",
 }

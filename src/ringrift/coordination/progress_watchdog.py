@@ -80,6 +80,7 @@ class ConfigTrack:
         """Take in the newest look."""
         work = (seen.games + seen.games_unchecked, seen.sample_steps, seen.promotions)
         if work != self.work:
+            # The first look has nothing to measure from.
             if self.work:
                 self.intervals_s.append(max(0.0, now_s - self.work_s))
             self.work, self.work_s = work, now_s
@@ -92,6 +93,7 @@ def judge(track: ConfigTrack, seen: ConfigSeen, now_s: float, *, run_state: str 
     if run_state in _PAUSED or seen.stage in _PAUSED:
         return Progress(False, f"nothing is expected: {seen.stage if run_state == 'running' else run_state}")
     expected_s = expected_work_s(track)
+    # Work before the rating: where no work is done, no rating can rise.
     idle_s = now_s - track.work_s
     if idle_s > expected_s:
         why = _why(seen) or f"no game, training or promotion for {_time(idle_s)}"
@@ -106,9 +108,11 @@ def judge(track: ConfigTrack, seen: ConfigSeen, now_s: float, *, run_state: str 
 
 def expected_work_s(track: ConfigTrack) -> float:
     """How long a config may bring nothing: a multiple of what it usually takes."""
+    # So few do not show what is usual, and the first work of a run takes longest.
     if len(track.intervals_s) < 3:
         return 2 * WORK_LATE_S_MIN
     ordered = sorted(track.intervals_s)
+    # Near the longest and not the mean: games come often, trainings rarely.
     usual_s = ordered[min(len(ordered) - 1, round(0.95 * len(ordered)))]
     return max(WORK_LATE_S_MIN, WORK_LATE_TIMES * usual_s)
 
@@ -196,6 +200,7 @@ class ProgressRecords:
         if verdict.stalled:
             worse = verdict.tier > track.tier
             track.stalled_s = now_s if track.stalled_s is None else track.stalled_s
+            # Never down while it lasts: a stall that moves between two tiers is told once for each.
             track.tier = max(track.tier, verdict.tier)
             if not worse:
                 return []
@@ -306,4 +311,5 @@ def get_stall_detector(silent_s: float | None = None) -> StallDetector:
 
 
 def _monotonic_s() -> float:
+    # A clock that is set must not make an operation look silent.
     return system_runtime().monotonic_s()

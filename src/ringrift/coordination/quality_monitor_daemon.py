@@ -110,6 +110,7 @@ class QualityWatch:
             told.append(("PARITY_VALIDATION_STARTED", {"config_key": config, "games_planned": games}))
         failures = state.failures.get("validate")
         failed = 0 if failures is None else failures.in_a_row
+        # One that is no longer open has ended; whether well is told by the failures in a row.
         if memory.checks_running - running:
             if failures is not None and failed > memory.check_failures:
                 told.append(_failed(config, "validate", failures.error, view.score))
@@ -126,6 +127,7 @@ class QualityWatch:
 def _differs(before: QualityView, now: QualityView) -> bool:
     if before.state is not now.state or before.score is None or now.score is None:
         return True
+    # Crossing the limit matters, however small the step.
     return abs(now.score - before.score) >= CHANGE_MIN or (before.score < LOW) != (now.score < LOW)
 
 
@@ -183,6 +185,7 @@ def _distribution(config: str, view: QualityView) -> dict[str, Any]:
 def _refused_shards(state: ConfigState, memory: _LastReport) -> list[Told]:
     """Shards among the newest that nobody should learn from, each once."""
     told: list[Told] = []
+    # Only the newest: after a start nothing is remembered, and all old refusals would be told again.
     for shard in islice(reversed(state.shards.values()), SHARDS_SEEN):
         why = refuse_shard(shard)
         if why is None or shard.digest in memory.shards_told:
@@ -199,6 +202,7 @@ def _refused_shards(state: ConfigState, memory: _LastReport) -> list[Told]:
 
 def _blocked_training(state: ConfigState, memory: _LastReport) -> list[Told]:
     """Rows have earned a training, and all since the last one are of shards that nobody should learn from."""
+    # Set again below while it holds, so every return in between means that it is over.
     before, memory.blocked = memory.blocked, False
     rules, newest = state.bucket_rules, state.newest_model
     steps = steps_to_train(state.bucket, rules, rows_total=state.rows, has_model=newest is not None)

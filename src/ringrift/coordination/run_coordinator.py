@@ -47,6 +47,7 @@ class ListeningCoordinator(WiredCoordinator):
         super().__init__(self.component, router=router)
         self._runtime = runtime or system_runtime()
         self._situations = situations or get_situations()
+        # Knows a run of another process, too, from the store; `_situations` is of this process alone.
         self._answers = RunAnswers(self._situations)
         self.events_heard: Counter[str] = Counter()
         self.events_told: Counter[str] = Counter()
@@ -133,6 +134,7 @@ class AskedDaemon(SituationDaemon):
         process_scope().put(type(self), self)
 
     async def _on_stop(self) -> None:
+        # Another one may have been started since; that one stays.
         if process_scope().peek(type(self)) is self:
             process_scope().drop(type(self))
 

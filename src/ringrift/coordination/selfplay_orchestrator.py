@@ -171,6 +171,7 @@ class SelfplayOrchestrator(SubscribedCoordinator):
         store = await self._get_store()
         if store is None:
             return {**dict.fromkeys(_NUMBERS), **await asyncio.to_thread(self._held_back)}
+        # From the store and not from events heard: these differ between processes.
         ended, seen = await self._ended.look(store.queue), await read_run(store.kv)
         now_s = self.runtime.now_s()
         recent = [task for task in ended if task.end_time and now_s - task.end_time <= WINDOW_S]
@@ -231,9 +232,11 @@ class _EndedTasks:
         if queue is not self._queue or dead < self._dead:  # one was revived, and has yet to end
             self._queue, self._tasks, self._last = queue, {}, await ends_before(queue, PAGES_MAX)
         self._dead = dead
+        # The oldest that the queue still has: what it has forgotten is forgotten here, too.
         kept = await queue.ended(after=0, limit=1)
         while page := await queue.ended(after=self._last, limit=ENDS_AT_ONCE):
             for each in page:
+                # An item that was revived ends again, and then counts by its new end.
                 self._tasks.pop(each.item.id, None)
                 if each.item.kind == KIND:
                     self._tasks[each.item.id] = (each.number, _ended(each.item))
@@ -279,6 +282,7 @@ def _ended(item: WorkItem) -> SelfplayTask:
         num_players=players,
         games_requested=asked if isinstance(asked, int) else None,
         games_generated=None if report is None else _games_of(report),
+        # Without a report nobody knows when it began; it was not before it was added.
         start_time=item.added_s if report is None else report.started_s,
         end_time=item.changed_s,
         success=item.state is WorkState.DONE,

@@ -94,6 +94,7 @@ __all__ = [
 
 NAME = "selfplay_scheduler"
 INTERVAL_S = 15.0
+# Shares move a little with every plan; telling each move would never end.
 SHARE_CHANGE_TOLD = 0.02
 RATE_CHANGE_TOLD = 0.20
 GAMES_PER_CONFIG = 500
@@ -149,6 +150,8 @@ class SelfplayScheduler(StageDaemon):
 
     async def _on_event(self, event: RouterEvent) -> None:
         name = event.event_type
+        # An event about a node alone must not pass for a signal of all configs. What somebody merely
+        # claims is no signal: it counts once the run has taken it in.
         of_a_config = event.payload.get("config_key") or "node_id" not in event.payload
         if of_a_config and not is_claim(event):
             self.signals.note(event)
@@ -203,6 +206,7 @@ class SelfplayScheduler(StageDaemon):
         changed = _changed(self._told_shares, shares)
         for config in changed:
             await self._tell_share(config, self._told_shares.get(config), shares)
+        # Only what was told is remembered, so small moves add up until they are told.
         self._told_shares = {
             **{c: s for c, s in self._told_shares.items() if c in shares},
             **_kept(shares, changed),
@@ -257,6 +261,7 @@ class SelfplayScheduler(StageDaemon):
         """Split games by share; everybody gets at least one. By default 500 per config."""
         shares = self.get_priorities()
         total = GAMES_PER_CONFIG * len(shares) if total_games is None else total_games
+        # At least one: rounding must not leave a config without games.
         return {config: max(1, round(total * share)) for config, share in shares.items()}
 
     def allocate_to_nodes(self, nodes: Mapping[str, int], total_games: int) -> dict[str, int]:
@@ -300,6 +305,7 @@ def gpu_memory_needed_gb(config: str) -> float:
 
 
 def _changed(old: Mapping[str, float], new: Mapping[str, float]) -> list[str]:
+    # -1 is far from every share: a config that was never told of is always told.
     return [config for config, share in new.items() if abs(share - old.get(config, -1.0)) > SHARE_CHANGE_TOLD]
 
 

@@ -48,6 +48,7 @@ class _ByKey:
     """The instances of all keyed classes."""
 
     def __init__(self) -> None:
+        # Reentrant: a constructor may ask for another keyed instance.
         self.lock = threading.RLock()
         self.instances: dict[tuple[type[Any], Hashable], Any] = {}
 
@@ -98,6 +99,7 @@ class AsyncSingleton:
     async def get_instance(cls, *args: Any, **kwargs: Any) -> Self:
         """Return the one instance, open."""
         found = process_scope().get_made_with(cls, cls, *args, **kwargs)
+        # Those who come while it opens wait here, so nobody gets one that is half open.
         async with found._opening:
             if not found._is_open:
                 await found.open()

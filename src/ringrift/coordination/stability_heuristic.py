@@ -127,6 +127,7 @@ class DynamicThreshold:
         now_s = self._runtime.monotonic_s()
         if rate is None or len(self._outcomes) < rules.window_size / 2 or abs(rate - wanted) <= DEAD_BAND:
             return
+        # The outcomes in the window belong to the old value; a second step on them would go too far.
         if self._changed_s is not None and now_s - self._changed_s < rules.cooldown_s:
             return
         # Too many failures: let more through.
@@ -299,6 +300,7 @@ def volatility(ratings: Sequence[float], slope_per_hour: float) -> float:
     turns = _turns(ratings) / max(1, len(ratings) - 2)
     decline = min(0.5, -slope_per_hour / 5.0) if slope_per_hour < 0 else 0.0
     score = (
+        # A spread of 50 points counts in full; one below 20 is taken as 20, so that noise is no swing.
         0.4 * spread / 50.0 + 0.3 * min(1.0, swing / (3 * max(spread, 20.0))) + 0.2 * turns + 0.1 * decline
     )
     return min(1.0, score)
@@ -310,6 +312,7 @@ def _turns(ratings: Sequence[float]) -> int:
 
 
 def _level(score: float, slope_per_hour: float) -> StabilityLevel:
+    # First: a steady fall has little volatility and would pass for stable.
     if slope_per_hour < DECLINE_PER_HOUR:
         return StabilityLevel.DECLINING
     if score < STABLE_BELOW:

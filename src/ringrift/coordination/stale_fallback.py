@@ -74,6 +74,7 @@ class StaleFallbackDaemon(StageDaemon):
         about = event.payload.get("config_key")
         for config, situation in self._situations.all().items():
             since_s = stale_since_s(situation.state)
+            # A failure that names no config may have been of this one.
             if since_s is None or about not in (None, "", config):
                 continue
             failures = failed_syncs(situation.state) + 1
@@ -98,6 +99,7 @@ class StaleFallbackDaemon(StageDaemon):
             self.fallbacks[config] = found
 
     async def _note_missing(self, config: str, state: ConfigState, missing: frozenset[str]) -> None:
+        # Facts stay for good, so only a change is written.
         if missing == missing_files(state):
             return
         log.warning("fallback.missing_changed", config=config, missing=sorted(missing))
@@ -152,6 +154,7 @@ async def _missing(state: ConfigState, rules: LearningRules, blobs: Blobs) -> fr
     before = missing_files(state)
     wanted = dict.fromkeys([*_needed(state, rules), *sorted(before)])
     gone = [digest for digest in wanted if not await blobs.has(digest)]
+    # A copy of the list, which grows in the loop.
     for digest in [each for each in gone if each in state.samples]:
         shards = state.samples[digest].shards
         gone += [each for each in shards if each not in wanted and not await blobs.has(each)]

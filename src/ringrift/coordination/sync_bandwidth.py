@@ -30,6 +30,7 @@ __all__ = ["BatchRsync", "BatchRsyncResult"]
 
 HOSTS_AT_ONCE = 3
 TIMEOUT_S = 3_600.0
+# Megabits as the line is sold: a million bits are 125,000 bytes.
 _MBPS_IN_BYTES = 125_000.0
 
 
@@ -88,6 +89,7 @@ class BatchRsync:
     async def run_async(self) -> list[BatchRsyncResult]:
         """Bring everything that was added, and forget it; one result for each host, in their order."""
         plane = self._plane or await open_data_plane()
+        # Taken in one step: what is added while this runs goes with the next batch.
         wanted, self._wanted = self._wanted, {}
         cards = {card.digest: card for card in (await plane.view()).cards}
         lacking = {
@@ -110,6 +112,7 @@ class BatchRsync:
         pace = SyncPace(
             priority=self._priority,
             bytes_per_s=self._limit,
+            # What is avoided is not closed: those ways have their turn after rsync.
             avoid=frozenset(PREFERRED) - {RSYNC},
             lock_wait_s=60.0,
         )

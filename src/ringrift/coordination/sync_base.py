@@ -9,6 +9,7 @@ from ringrift.process import process_scope
 
 __all__ = ["DataPlane", "Pace", "SyncDaemonBase", "Transport", "open_data_plane"]
 
+# The name of the documents.
 SyncDaemonBase = WakingDaemon
 
 

@@ -182,6 +182,7 @@ def _host(cluster_view: ClusterView, node: DataNode) -> HostState:
         failures_24h=known.failures_24h,
         score=_score(games, age_s if waits else 0.0, host_type, known.failures_24h),
         is_stale=waits and age_s > STALE_S,
+        # A machine that may vanish has no time to spare: one game that is only there is at risk.
         is_critical=waits and (age_s > CRITICAL_S or (node.ephemeral and games > 0)),
         games_per_s=known.games_per_s,
         last_error=known.last_error,
@@ -207,6 +208,7 @@ _FACTORS = {"ephemeral": EPHEMERAL_FACTOR, "persistent": PERSISTENT_FACTOR, "loc
 
 def _score(games: int, age_s: float, host_type: str, failures: int) -> float:
     urgency = games * GAMES_WEIGHT + age_s * AGE_WEIGHT
+    # The last factor is below 1: a host that keeps failing must not hold up those that can be served.
     return urgency * _FACTORS[host_type] * FAILURE_FACTOR**failures
 
 
@@ -222,6 +224,7 @@ def recommend(
     if pressure is BackpressureLevel.STOP:
         return []
     if pressure.throttles:
+        # What is urgent goes under any pressure but a stop; of the rest some is shown as waiting.
         urgent = [each for each in advice if each.priority >= SyncPriority.HIGH]
         others = advice[len(urgent) :]
         room = max(1, int(len(advice) * pressure.throttle_factor)) - len(urgent)
@@ -274,6 +277,7 @@ def cluster_status(
     critical = [each.host for each in hosts if each.is_critical]
     healthy = [each for each in hosts if not each.is_stale and not each.is_critical]
     rounds = [each.last_sync_s for each in hosts if each.last_sync_s is not None]
+    # A round is full only if no host was left out.
     full_s = min(rounds) if rounds and len(rounds) == len(hosts) else None
     count = max(1, len(hosts))
     score = 70 * len(healthy) / count - 20 * len(stale) / count - 30 * len(critical) / count
@@ -344,6 +348,7 @@ class SyncScheduler:
         """Bring the host's data to where it is safe."""
         plane = self._plane or await open_data_plane()
         facade = self._facade or get_sync_facade()
+        # Data of this node is sent from here; that of others has to be fetched.
         source = None if advice.host == plane.this.name else advice.host
         return await facade.sync(
             SyncRequest(data_type="all", priority=advice.priority.request_priority, source_node=source)
@@ -487,6 +492,7 @@ class SyncCoordinator(WiredCoordinator):
         self.sync_router.reports.training_began(str(event.payload["node_id"]), await self._now_s())
 
     def _on_training_ended(self, event: RouterEvent) -> None:
+        # An end that names no node says nothing of any.
         if node := event.payload.get("node_id"):
             self.sync_router.reports.training_ended(str(node))
 
@@ -504,6 +510,7 @@ class SyncCoordinator(WiredCoordinator):
 
     def _on_capacity(self, event: RouterEvent) -> None:
         """Machines came or went: ways that failed before are worth another try."""
+        # A machine that left opens no way that was closed before.
         if event.payload.get("change_type") != "removed":
             self.sync_router.reports.try_all_again()
 
@@ -553,6 +560,7 @@ class SyncCoordinator(WiredCoordinator):
 
     async def _on_good_data(self, event: RouterEvent) -> None:
         config = str(event.payload.get("config_key") or "")
+        # QUALITY_DISTRIBUTION_CHANGED comes for poor games as well.
         if float(event.payload.get("avg_quality") or 0.0) >= 0.7:
             await self._ask("games", None, reason="good games", config=config)
 

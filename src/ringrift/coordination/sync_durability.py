@@ -42,6 +42,7 @@ __all__ = [
 DATA_TYPE = "game"
 DAY_S = 86_400.0
 PENDING_MAX = 10_000
+# Other processes add and complete entries, too, so the count kept here is an estimate in between.
 RECOUNT_EVERY = 500
 # Where earlier versions kept entries and letters; they are moved into the ledger.
 _OLD_OPEN, _OLD_DEAD = "data/wal/open/", "data/wal/dead/"
@@ -130,6 +131,7 @@ class SyncWAL:
         content, now_s = dict(data or {}), self._runtime.now_s()
         digest, is_file = _hash_of(content), is_digest(game_id) and not content
         name = _name_of(game_id, target_host, digest, is_file=is_file)
+        # Before the look for room: repeating an append succeeds even where the log is full.
         if await self._ledger.get(name) is not None:
             return name
         await self._check_room()
@@ -142,6 +144,7 @@ class SyncWAL:
             checksum=game_id if is_file else digest,
             created_at=now_s,
             updated_at=now_s,
+            # Due at once: it is the retries of the machine that send it.
             next_retry_at=now_s if is_file else None,
             promised=True,
             by_hand=not is_file,
@@ -272,6 +275,7 @@ class SyncDeadLetterQueue:
 
         def step(found: DeliveryRecord | None) -> DeliveryRecord:
             return msgspec.structs.replace(
+                # The record of the entry becomes the letter; a fresh one is for what the log never had.
                 found or fresh,
                 status=DeliveryStatus.FAILED,
                 error=error,
@@ -300,6 +304,7 @@ class SyncDeadLetterQueue:
                 lambda item: (
                     None
                     if item is None
+                    # Its content is safe elsewhere and may be large; what happened to it is kept.
                     else msgspec.structs.replace(item, resolved_at=now_s, promised=False, data={})
                 ),
             )

@@ -174,6 +174,7 @@ class SyncFacade(SingletonMixin):
             self._backends.add(backend)
             ends = await self._attempt(plane, run, backend)
             if backend is primary:
+                # Of the first plan alone: a later one is made of what is left, and promises less.
                 run.owed = _promised(run, plane.this.name)
             failures = [f"{backend.value}: {error}" for end in ends for error in end.errors]
             if not failures and await _is_kept(plane, run):
@@ -188,6 +189,7 @@ class SyncFacade(SingletonMixin):
 
     async def _attempt(self, plane: DataPlane, run: _Run, backend: SyncBackend) -> list[NodeTransferResult]:
         reports = self._reports.reports(plane.runtime)
+        # For this request only: one silence is not yet known to others as a failure.
         reports = replace(reports, away=reports.away | run.silent)
         cluster_view = await read_cluster_view(plane, self._config_of(plane), reports=reports)
         left = RequestLeft(request=run.request, confirmed=run.tally.confirmed)
@@ -256,6 +258,7 @@ class SyncFacade(SingletonMixin):
         if not response.success:
             self._errors += 1
             self._last_error = response.errors[0] if response.errors else ""
+        # A sync that finds everything in place is no event: it happens at every look.
         if not response.success or response.details["files_moved"]:
             await self._announcer.ended(plane, run.request, response)
 
@@ -328,6 +331,7 @@ async def _is_kept(plane: DataPlane, run: _Run) -> bool:
     owed = run.owed - run.tally.confirmed
     if not owed:
         return True
+    # The manifest may repeat an old receipt; confirmed is what was read again for this request.
     if run.request.require_confirmation and any(node != plane.this.name for node, _ in owed):
         return False
     manifest = await plane.view()

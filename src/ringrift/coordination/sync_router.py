@@ -63,6 +63,7 @@ class SyncRouter:
             settings = get_settings() if self._plane is None else self._plane.settings
             nodes = read_nodes(settings.node_name or self._runtime.hostname, settings.nodes)
             self._config = read_sync_config(settings.sync)
+            # Here and not at the first transfer: a rule for a node that does not exist is a mistake.
             self._config.check_nodes(nodes)
         return self._config
 
@@ -246,6 +247,7 @@ class SyncRouter:
 
 def _plural(data_type: str) -> str:
     """Both "game" and "games" are understood; `ConfigError` for what is neither."""
+    # Called for its `ConfigError`.
     kinds_of(data_type)
     return _SINGULAR.get(data_type, data_type)
 
@@ -256,6 +258,7 @@ def _is_of(config: str, board: str | None, players: int | None) -> bool:
 
 
 def _has_room(disk: DiskState | None, size_bytes: int, limit_percent: float) -> bool:
+    # Of a disk that was never reported nothing is known; the transfer itself finds out.
     if disk is None or not size_bytes:
         return True
     return disk.free_bytes - size_bytes > disk.total_bytes * (1 - limit_percent / 100)

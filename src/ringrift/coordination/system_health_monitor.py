@@ -63,6 +63,7 @@ __all__ = [
 # What is known of each coordinator, and what there is to tell when it changes. No clock, no I/O.
 
 
+# Names come with the events of other processes, so there is a bound.
 NAMES_MAX = 1000
 
 Told = tuple[str, dict[str, Any]]
@@ -114,6 +115,7 @@ class CoordinatorWatch:
         told: list[Told] = []
         if before is None or before.condition is not condition:
             told = _change(name, condition, result)
+        # An unhealthy one sends none: where the event about it is lost, its silence tells.
         if condition is not Condition.UNHEALTHY:
             told.append(("COORDINATOR_HEARTBEAT", _heartbeat(name, result)))
         return told
@@ -122,6 +124,7 @@ class CoordinatorWatch:
         """Take what a coordinator of another process says of itself, or is said of it."""
         name = str(payload.get("coordinator_name") or "")
         known = self._seen.get(name)
+        # One of this process is asked directly, which is newer than what is said about it.
         if not name or (known is not None and known.local):
             return
         condition = HEARD_AS[event_type]
@@ -225,6 +228,7 @@ class CoordinatorHealthMonitor(HandlerBase):
         name = "coordinator_health_monitor"
         super().__init__(name, cycle_interval=interval_s, router=router, runtime=runtime)
         self.router = router or get_router()
+        # Two heartbeats may be late or lost.
         self.watch = CoordinatorWatch(silent_after_s=3 * interval_s)
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
@@ -249,6 +253,7 @@ class CoordinatorHealthMonitor(HandlerBase):
 
     async def _ask(self, coordinator: Any) -> HealthCheckResult:
         try:
+            # One check that hangs must not keep the others from being asked.
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 return await invoke_health_check(coordinator)
         except TimeoutError:
@@ -351,6 +356,7 @@ class SystemHealthMonitor(HandlerBase):
             return
         if snapshot is not None:
             self._manager.restore_state(snapshot.state)
+            # Read back and not the snapshot itself: restoring leaves out kinds that no longer exist.
             self._saved = self._manager.get_state()
 
     async def _save(self, state: Mapping[str, Any]) -> None:

@@ -236,6 +236,7 @@ class TaskCoordinator(WiredCoordinator):
         now_s = self._runtime.now_s()
         if state is CoordinatorState.EMERGENCY:
             await self._emergency.turn_on(reason or "asked for", for_s=for_s)
+            # The next question must not be answered from a view of before the stop.
             self.admission.forget_view()
             return
         if (await self.admission.state()).state is CoordinatorState.EMERGENCY:
@@ -320,6 +321,7 @@ class TaskCoordinator(WiredCoordinator):
         node = str(said.get("node_id") or "")
         match event.event_type:
             case "TASK_SPAWNED" if recorded:
+                # Its own start was counted when it was stored.
                 if not here:
                     self.admission.started(kind, node)
             case "TASK_SPAWNED":
@@ -391,6 +393,7 @@ async def can_spawn_async(task_type: TaskType | str, node_id: str = "") -> tuple
 # raises is told as TASK_FAILED and raised on.
 
 
+# Several fit into the time after which a silent task is an orphan.
 HEARTBEAT_S = 60.0
 _FIELDS_SET_HERE = frozenset({"config_key", "start_time"})
 
@@ -545,6 +548,7 @@ def _told(coordinator: TaskCoordinator, task: TaskContext) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        # Also for an interrupt: a task without an end counts as running until it falls silent.
         _tell_failure(coordinator, task, error)
         raise
     coordinator.complete_task(task.task_id)
@@ -571,6 +575,7 @@ def _tell_failure(coordinator: TaskCoordinator, task: TaskContext, error: BaseEx
 async def _beat(coordinator: TaskCoordinator, task: TaskContext, runtime: Runtime) -> None:
     while True:
         await runtime.sleep(HEARTBEAT_S)
+        # In a thread, as it blocks on the background loop.
         await asyncio.to_thread(coordinator.heartbeat_task, task.task_id)
 
 

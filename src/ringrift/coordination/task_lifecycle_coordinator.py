@@ -145,6 +145,7 @@ class TaskLifecycleCoordinator(WiredCoordinator):
         return True
 
     def _why_orphaned(self, task: RunningTask, now_s: float) -> str:
+        # In the order of certainty: a process that is gone is a fact, a silence is a guess.
         if self._is_dead_here(task):
             return f"its process {task.pid} is gone"
         if task.node in self._admission.offline:
@@ -161,10 +162,12 @@ class TaskLifecycleCoordinator(WiredCoordinator):
         )
 
     def _is_given_up(self, task: RunningTask, now_s: float) -> bool:
+        # A node that is offline may come back with its tasks, so that alone ends none of them.
         long_silent = task.silent_s(now_s) > GIVEN_UP_AFTER * self.heartbeat_threshold_s
         return long_silent or self._is_dead_here(task)
 
     async def _tell_orphaned(self, task: RunningTask, why: str, now_s: float) -> None:
+        # One that is pushed out is at worst told a second time.
         while len(self._orphans) >= ORPHANS_MAX:
             self._orphans.pop(next(iter(self._orphans)))
         self._orphans[task.task_id] = now_s
@@ -235,6 +238,7 @@ class TaskLifecycleCoordinator(WiredCoordinator):
     # --- what is said ---------------------------------------------------------------------------------
 
     async def _on_event(self, event: RouterEvent) -> None:
+        # Counted for the health check only; what runs and ended is read from the store.
         self._totals[event.event_type] += 1
         said = event.payload
         task_id, node = str(said.get("task_id", "")), str(said.get("node_id") or "")

@@ -55,6 +55,7 @@ def ladder_rung(state: ConfigState, champion: str) -> str:
     """The baseline nearest in strength: games with much weaker or stronger ones say little."""
     ratings = rate(state.trusted_matches())
     mine = ratings.get(champion)
+    # Without a rating the weakest is the best guess: a first champion is weak.
     if mine is None:
         return LADDER[0]
 
@@ -66,6 +67,7 @@ def ladder_rung(state: ConfigState, champion: str) -> str:
 
 def _due(state: ConfigState, now_s: float, every_s: float) -> bool:
     """Whether the last ladder match of the config, by whichever champion, is long enough ago."""
+    # From the first champion on; before it there is nobody to place.
     began_s = state.promotions[0].at_s if state.promotions else now_s
     last_s = max(
         (

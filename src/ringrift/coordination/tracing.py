@@ -29,6 +29,7 @@ extract_trace_context = extract
 @contextmanager
 def new_trace(name: str) -> Iterator[TraceContext]:
     """Run the block as the first span of a trace of its own, whatever trace is current."""
+    # Inside a handler the trace of its event would become the parent.
     event = current_event.set(None)
     token = otel_context.attach(otel_context.Context())
     try:

@@ -155,6 +155,7 @@ class TrainingCoordinator(SubscribedCoordinator):
             return self._count(Refused(Refusal.CLUSTER_UNHEALTHY, why))
         answer = await self.slots.request(config_key, model_version=model_version, wait_s=wait_s)
         if isinstance(answer, Refused):
+            # Whoever did not wait was refused at once, which is no timeout.
             if wait_s > 0:
                 waited = {"wait_seconds": wait_s, "timeout_seconds": wait_s, "operation": "training"}
                 await self.tell("LOCK_TIMEOUT", {"lock_name": f"training of {config_key}", **waited})
@@ -169,6 +170,7 @@ class TrainingCoordinator(SubscribedCoordinator):
         """Give the slot back and tell how the training ended; a model path means well."""
         record = self._running.get(job_id)
         held = await self.slots.release(job_id)
+        # The id is config, time, process and token; the config itself contains an underscore.
         config = record.config_key if record else job_id.rsplit("_", 3)[0]
         if model_path and not error:
             done = {"config_key": config, "job_id": job_id, "success": True, "model_path": model_path}
@@ -204,8 +206,10 @@ class TrainingCoordinator(SubscribedCoordinator):
     def _on_started(self, event: RouterEvent) -> None:
         told = event.payload
         job_id = str(told["job_id"])
+        # Events of other processes may come out of order: the end before the start.
         if job_id in self._ended:
             return
+        # A training whose end was never told must not keep its place for ever.
         if len(self._running) >= RUNNING_MAX:
             self._end(replace(next(iter(self._running.values())), error="no end was told"))
         self._running[job_id] = TrainingRecord(
@@ -350,6 +354,7 @@ def training_slot(
             release_training_slot(job_id, error=str(error) or type(error).__name__)
         raise
     if job_id is not None:
+        # Not `finish`: the block has told of its model, or the loop does when it takes that in.
         run_blocking(get_training_coordinator().leave(job_id), timeout_s=ANSWER_S)
 
 
@@ -406,6 +411,7 @@ async def async_training_slot(
     board_type: str, num_players: int | None = None, model_version: str = "", *, wait_seconds: float = 0.0
 ) -> AsyncIterator[str | None]:
     """`training_slot` for a block of asynchronous code."""
+    # The same generator, driven from threads: taking a slot and telling its end both block.
     slot = training_slot(board_type, num_players, model_version, wait_seconds=wait_seconds)
     job_id = await asyncio.to_thread(slot.__enter__)
     try:

@@ -21,6 +21,7 @@ __all__ = [
     "judge_freshness",
 ]
 
+# The name of the documents.
 TrainingFreshnessChecker = FreshnessChecker
 
 

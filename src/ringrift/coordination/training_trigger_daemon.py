@@ -31,6 +31,7 @@ from ringrift.work.stages import StageDaemon, get_loop_waker
 
 COMPONENT = "training_trigger"
 INTERVAL_S = 30.0
+# Mode: the input of the plan that a daemon in this mode stands for.
 _PLANS = {
     "full": "training_trigger",
     "distillation": "distillation",
@@ -129,6 +130,7 @@ class TrainingTriggerDaemon(StageDaemon):
         self._plateaus: dict[str, int] = {}
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        # Up to four daemons are of this class; one of them is enough to wake the loop.
         return dict.fromkeys(heard_by(COMPONENT), self._on_event) if self.mode == "full" else {}
 
     def _on_event(self, event: RouterEvent) -> None:
@@ -191,6 +193,7 @@ class TrainingTriggerDaemon(StageDaemon):
 
 def _words_of_the_plan(situations: Situations, config: str, stage: str) -> tuple[bool, str]:
     loop = situations.loop
+    # Only a controller keeps plans; `RunningLoop` promises none.
     made = loop.plans.get(config) if isinstance(loop, Controller) else None
     if made is None:
         return False, "the plan has not been made yet"

@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 DAY_S = 86_400.0
+# Longer than any one step may take (`WORK_S`): nobody works on such a transaction any more.
 STUCK_S = 3_600.0
 FAILURES_MAX = 10
 WORK_S = 600.0
@@ -114,6 +115,7 @@ def get_transaction_isolation(db_path: Path | str | None = None) -> TransactionI
 
 def _open(db_path: Path | str | None = None) -> TransactionIsolation:
     found = TransactionIsolation(db_path)
+    # What a killed process left half done is ended before anybody begins another merge.
     found.recover()
     return found
 

@@ -130,6 +130,7 @@ class VerificationRecords:
                 updated_at=transfer.transfer_time,
                 error=transfer.error_message,
                 by_hand=not wrong,  # whoever copies files by himself copies them again by himself
+                # Nobody sends it again, so it is not among what waits to be resolved.
                 resolved_at=transfer.transfer_time if wrong else None,
             )
         )
@@ -168,6 +169,7 @@ class VerificationRecords:
             "unverified_24h": sum(_transfer(item).verified is None for item in lately),
             "bytes_transferred_24h": sum(item.size for item in good),
             "quarantine_count": len(await self.quarantined.all()),
+            # Where nothing was looked at, nothing was wrong.
             "verification_rate": len(good) / (len(good) + bad) if good or bad else 1.0,
         }
 
@@ -213,6 +215,7 @@ def compute_batch_checksum(
     digest, size = hashlib.sha256(), 0
     for record in records:
         content = _bytes_of(record)
+        # Else "ab", "c" and "a", "bc" would be the same batch.
         digest.update(len(content).to_bytes(8))
         digest.update(content)
         size += len(content)
@@ -343,6 +346,7 @@ class TransferVerifier(WiredCoordinator):
             checksum=checksum,
             metadata=dict(metadata or {}),
         )
+        # After the move: a record whose file is not there would be dropped as gone.
         await self.records.quarantined.put(record.quarantine_id, record)
         log.warning("transfer.quarantined", path=str(path), place=str(place), reason=reason)
         return place
@@ -441,6 +445,7 @@ class TransferVerifier(WiredCoordinator):
         said, now_s = event.payload, self._runtime.now_s()
         node = str(said.get("target_node") or self._runtime.hostname)
         record = TransferRecord(
+            # From the event: heard twice, it is still one transfer.
             transfer_id=delivery_id(event.event_id, node),
             source_path=str(said.get("source_path", "")),
             dest_path=str(said.get("dest_path", "")),
@@ -462,6 +467,7 @@ class TransferVerifier(WiredCoordinator):
         }
         try:
             await self.router.publish("SYNC_CHECKSUM_FAILED", payload, NAME)
+        # The answer is in the ledger; that it cannot be announced must not hide it from the caller.
         except RingRiftError as lost:
             log.error("transfer.announcement_lost", path=dest_path, error=str(lost))
 

@@ -246,6 +246,7 @@ class HealthLedger:
         if rule.raises and says_trouble(event_type, payload):
             self._raise(rule, subject, payload, now_s)
         else:
+            # A raising event that reports no trouble settles its own kind: the rate is good again.
             for kind in (rule.raises, *rule.settles):
                 self._settle(kind, subject)
         if rule.counts_as_success:
@@ -298,6 +299,7 @@ class HealthLedger:
     def restore_state(self, state: Mapping[str, Any]) -> None:
         """Take over what `get_state` returned in an earlier life; what was seen since then stays."""
         issues = (Issue(**values) for values in state.get("issues", ()))
+        # A kind that this version does not have has no weight.
         restored = {(issue.kind, issue.subject): issue for issue in issues if issue.kind in KINDS}
         self._issues = {**restored, **self._issues}
         breakers = {
@@ -315,6 +317,7 @@ class HealthLedger:
     def _raise(self, rule: Rule, subject: str, payload: Mapping[str, Any], now_s: float) -> None:
         kind, key = KINDS[rule.raises], (rule.raises, subject)
         message = next((str(payload[name]) for name in rule.message if payload.get(name)), "")
+        # Out and in again: the first of the dictionary is the one that was reported longest ago.
         known = self._issues.pop(key, None)
         if len(self._issues) >= SUBJECTS_MAX:
             self._issues.pop(next(iter(self._issues)))
@@ -322,6 +325,7 @@ class HealthLedger:
             kind=rule.raises,
             subject=subject,
             message=message[:500],
+            # A lighter report does not make known trouble lighter; only an event that settles it does.
             weight=max(kind.weight * rule.weight_share, known.weight if known else 0.0),
             since_s=known.since_s if known else now_s,
             until_s=now_s + kind.expires_s,
@@ -329,6 +333,7 @@ class HealthLedger:
         )
 
     def _settle(self, kind: str, subject: str) -> None:
+        # An event that names nobody speaks for all of its kind.
         if subject != SYSTEM:
             self._issues.pop((kind, subject), None)
             return
@@ -342,6 +347,7 @@ class HealthLedger:
         if subject not in self._breakers and len(self._breakers) >= SUBJECTS_MAX:
             self._breakers.pop(next(iter(self._breakers)))
         self._breakers[subject] = after
+        # Only the failure that opens it: further ones must not start a second recovery.
         return after.opened_s is not None and after.opened_s != before.opened_s
 
 
@@ -453,6 +459,7 @@ class UnifiedHealthManager(WiredCoordinator):
 
     def _heard_reasons(self) -> list[str]:
         if not self._subscriptions:
+            # To go on while nobody watches is the greater risk.
             return [UNKNOWN_HEALTH]
         return self.ledger.pause_reasons(self._runtime.now_s())
 
@@ -515,6 +522,7 @@ class UnifiedHealthManager(WiredCoordinator):
         self._events_seen += 1
         action, subject = self.ledger.observe(event.event_type, event.payload, self._runtime.now_s())
         self._track_score()
+        # What it tells of recoveries comes back here; acting on that would never end.
         if action is RecoveryAction.NONE or event.source == NAME:
             return
         recover = self._recoveries.get(subject)

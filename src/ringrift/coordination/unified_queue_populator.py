@@ -140,6 +140,7 @@ class QueuePopulatorDaemon(StageDaemon):
         self._wired_here = False
 
     async def _on_start(self) -> None:
+        # One that somebody else has wired stays wired when this daemon stops.
         self._wired_here = not self.populator.is_subscribed
         self.populator.wire()
 

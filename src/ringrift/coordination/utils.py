@@ -58,6 +58,7 @@ class CallbackRegistry:
 
     def notify(self, topic: str, *args: Any) -> int:
         """Call all callbacks of *topic* in order; an error of one reaches the caller. Return how many."""
+        # A copy: a callback may take itself away.
         callbacks = tuple(self._by_topic.get(topic, {}))
         for callback in callbacks:
             callback(*args)

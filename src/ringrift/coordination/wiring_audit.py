@@ -144,6 +144,7 @@ def _wire_coordinators(book: _AuditedRouter) -> None:
     for name, spec in COORDINATOR_REGISTRY.items():
         if spec.pattern is not InitPattern.WIRE or spec.not_built_reason:
             continue
+        # Each alone: what it depends on has a walk of its own, and would be taken for a part of it.
         walk = Initialiser({name: replace(spec, depends_on=())}, publish=_tell_nobody)
         walk.initialise(BootstrapOptions(arguments={"router": book.router}))
         if walk.errors:

@@ -23,6 +23,7 @@ from ringrift.work.tasks import STATUS_OF, as_documented, work_queue_status
 __all__ = ["QueueHandle", "get_work_queue", "reset_work_queue"]
 
 PRIORITY = 50
+# Those who use this handle renew by hand, if at all, so a lease lasts for a long job.
 LEASE_S = 3600.0
 ANSWER_S = 30.0
 
@@ -88,6 +89,7 @@ class QueueHandle(SingletonMixin):
         claims = await queue.claim(claimant, lease_s=lease_seconds)
         if not claims:
             return None
+        # Callers know items by id alone; the queue wants the token with every word about one.
         self._tokens[claims[0].id] = claims[0].token
         item = await queue.get(claims[0].id)
         assert item is not None  # what is claimed is kept
@@ -100,6 +102,7 @@ class QueueHandle(SingletonMixin):
     async def _complete(self, work_id: str, result: Mapping[str, Any] | None = None) -> None:
         """End an item well; `LeaseLost` if its lease ran out in between."""
         await (await self.port()).complete(work_id, token=self._token(work_id), result=dict(result or {}))
+        # Only once it is stored: a call that found no store is made again with the same token.
         self._tokens.pop(work_id, None)
 
     async def _fail(self, work_id: str, error: str, *, final: bool = False) -> str:

@@ -28,9 +28,11 @@ from ringrift.task_owner import TaskOwner
 
 log = structlog.get_logger()
 
+# With the limit on mailboxes below, no more than about two reads wait in one of them.
 _BATCH = 256
 _TYPES_MAX = 64  # who wants more types than that wants nearly everything
 _MAILBOX_FULL = 256  # a subscription this far behind is fed again when half is done
+# The log ends a wait when it grows; in a silent one this is how often the rest of a round is done.
 _WAIT_S = 30.0
 _STOP_S = 5.0
 _OWNER = "events between processes"
@@ -110,10 +112,13 @@ class CrossProcess:
         if self._keeper is not None and self._keeper.is_due:
             await self._keeper.keep()  # first: whoever is cancelled in it has not published yet
         event_log = await self._open()
+        # A process that only publishes needs no cursors, and takes no identity for it.
         if self._table.crossing():
             await self._ready(event_log)
             self.start_soon()
+        # From here on the reader may meet the record first; this tells it that the publisher is coming.
         self._appending[event.event_id] = targets
+        # A task of its own, shielded: a cancelled publisher must not leave open whether it is stored.
         storing = self._tasks.create_task(_store(event_log, entry))
         try:
             appended = await asyncio.shield(storing)
@@ -131,9 +136,11 @@ class CrossProcess:
         if appended.duplicate:
             return False
         event._seq = appended.seq
+        # No foreign event lies in between, so up to here nothing has to be read (`_feed`).
         if appended.seq == max(self._last_own, self._last_fed) + 1:
             self._last_own = appended.seq
         if self._book is not None:
+            # Before the dispatch: a position that is recorded meanwhile has to stay below this event.
             self._book.expect(targets, appended.seq)
         return True
 
@@ -153,6 +160,7 @@ class CrossProcess:
 
         async def finish() -> None:
             stored = self._stored(event, targets, await storing)
+            # Another book: it was stopped and started since, and the new reader brings the event.
             if stored and book is self._book and not self._winding_down:
                 self._arrive(event)
                 self._post(event, targets)
@@ -194,6 +202,7 @@ class CrossProcess:
 
     async def stop_reading(self) -> None:
         """Read nothing more until `pause` or `close` is through."""
+        # First those whose publisher was cancelled: they still post deliveries.
         await self._finish_adopting()
         self._winding_down = True
         if self._reader is not None:
@@ -222,6 +231,7 @@ class CrossProcess:
             await book.pause()
         tasks, self._tasks = self._tasks, TaskOwner(_OWNER)
         await tasks.stop(_STOP_S)
+        # Last: until the positions are stored, no other process may take the identity.
         self._release()
         self._winding_down = False
 
@@ -302,6 +312,7 @@ class CrossProcess:
     async def _read_forever(self) -> None:
         while True:
             try:
+                # Before looking and not after it: what wakes us while we look must not be forgotten.
                 self._wake.clear()
                 book = await self._ready(await self._open())
                 hungry = self._hungry(book)
@@ -312,6 +323,7 @@ class CrossProcess:
                 self._degraded = False
             except Corrupt as error:
                 self._note_failure(error)
+                # The same read would fail again; the next publish or subscription starts a reader anew.
                 log.critical("events.log_unreadable", error=str(error))
                 return
             except RingRiftError as error:
@@ -340,6 +352,7 @@ class CrossProcess:
         if not hungry:
             return False
         after = min(cursor.fed for _, cursor in hungry)
+        # All since the last read was published here: no read is needed, the cursors only move.
         if after == self._last_fed < self._last_own and self._last_known <= self._last_own:
             self._fed(hungry, self._last_own)  # dispatched when it was published
             return False
@@ -352,6 +365,7 @@ class CrossProcess:
             return False
         records = await book.log.read(after=after, limit=_BATCH, types=_types(hungry))
         full = len(records) == _BATCH
+        # A full batch says nothing of what follows; a short one covers all up to *last*, wanted or not.
         upto = records[-1].seq if full else max([last, *(record.seq for record in records[-1:])])
         cursors = dict(hungry) if records else {}
         for record in records:
@@ -380,6 +394,7 @@ class CrossProcess:
             return
         stray = record.id in self._stray_ids or record.seq in self._stray_seqs
         if session_of(body) == self._session and not stray:
+            # This very run published it, so its publisher dispatches it, and not the reader.
             awaited = self._appending.get(record.id, ())
             for item, cursor in takers:
                 if item in awaited:  # its publisher has not come back from the append yet
@@ -389,11 +404,13 @@ class CrossProcess:
         again = None
         for item, cursor in takers:
             cursor.expect(record.seq)
+            # Only one with a position of an earlier run can have handled it before, without a record of that.
             if cursor.restored and record.seq <= last_at_start:
                 again = again or from_log(record, body, redelivered=True)
                 self._post(again, (item,))
             else:
                 self._post(event, (item,))
+        # Cursors differ, so a record is offered more than once; it counts the first time.
         if record.seq > self._arrived:
             self._arrived = record.seq
             self._arrive(event)

@@ -41,6 +41,7 @@ log = structlog.get_logger()
 
 LetterHandler = Callable[[dict[str, Any]], Awaitable[Any]]
 
+# Past this number retries no longer keep up with failures, and a person has to look.
 _PENDING_HEALTHY_MAX = 1000
 _ABANDON_SHARE_MAX = 0.5
 _LIVE_MAX = 1000  # events kept as objects, for payloads that JSON cannot carry
@@ -111,6 +112,7 @@ class DeadLetterQueue(SingletonMixin):
     def capture_failure(self, failure: Failure, *, instance: str) -> str:
         """Store a delivery that failed at the router, once; return the id of its letter."""
         event, name = failure.event, failure.subscription.name
+        # The same delivery has the same id: failing again, it changes its letter and makes no second one.
         key = f"{event.event_id}\0{name}\0{instance}"
         letter = FailedEvent(
             event_id=hashlib.sha256(key.encode()).hexdigest()[:32],
@@ -122,6 +124,7 @@ class DeadLetterQueue(SingletonMixin):
             source=failure.kind.value,
             subscription=name,
             instance=instance,
+            # Type and payload have columns of their own, in which other programs may change them.
             routed_event={k: v for k, v in event.to_dict().items() if k not in ("event_type", "payload")},
         )
         self._put(letter)
@@ -226,6 +229,7 @@ class DeadLetterQueue(SingletonMixin):
     def _is_due(self, retries: int, last_retry_at: str | None) -> bool:
         if last_retry_at is None:
             return True
+        # The exponent is bounded: another program may have written a count that would overflow.
         backoff_s = min(self.base_backoff * 2.0 ** min(retries, 60), self.max_backoff)
         waited_s = self._runtime.now_s() - seconds_of(last_retry_at)
         return waited_s >= backoff_s or waited_s < 0  # the clock was set back
@@ -234,10 +238,12 @@ class DeadLetterQueue(SingletonMixin):
         letter = await asyncio.to_thread(self._store.get, letter_id)
         if letter is None or letter.status != PENDING:
             return RetryOutcome.SKIPPED
+        # Before the claim: a letter that only another process can retry is left free for that one.
         deliver = await self._way_to_deliver(letter)
         if deliver is None:
             return RetryOutcome.SKIPPED
         now_s = self._runtime.now_s()
+        # One limit for the handler and about one more for its turn and its clean-up.
         until_s = now_s + 2.0 * get_settings().event_handler_timeout
         if not await asyncio.to_thread(self._store.claim, letter_id, now_s=now_s, until_s=until_s):
             return RetryOutcome.SKIPPED
@@ -253,6 +259,7 @@ class DeadLetterQueue(SingletonMixin):
         self._session["retried"] += 1
         at = iso_of(self._runtime.now_s())
         if error is None:
+            # With its error, which tells what had been wrong.
             self._store.record_attempt(
                 letter.event_id, status=RECOVERED, error=letter.error, retries=letter.retry_count, at=at
             )
@@ -277,9 +284,11 @@ class DeadLetterQueue(SingletonMixin):
             return lambda: _first_success(handlers, letter.payload)
         router = self._router or process_scope().peek(UnifiedEventRouter)
         if letter.subscription:
+            # Several processes may have a subscription of this name; the instance says whose letter it is.
             if router is None or (letter.instance and letter.instance != await router.identify()):
                 return None
             found = router.find_subscription(letter.subscription)
+            # It may not be subscribed yet, so the letter waits and no attempt is counted.
             return None if found is None else lambda: self._redeliver(router, letter, [found])
         if router is None:
             return lambda: _nobody(letter)
@@ -289,6 +298,7 @@ class DeadLetterQueue(SingletonMixin):
 
     async def _redeliver(self, router: UnifiedEventRouter, letter: FailedEvent, targets: Any) -> str | None:
         live = self._live.get(letter.event_id)
+        # The object itself where it is still there: the stored payload may only describe parts of it.
         event = _rebuild(letter) if live is None else live.again()
         errors = []
         for target in targets:
@@ -360,6 +370,7 @@ async def _first_success(handlers: list[LetterHandler], payload: dict[str, Any])
 def _rebuild(letter: FailedEvent) -> RouterEvent:
     """Return the event that failed, with all its fields."""
     stored = {**letter.routed_event, "event_type": letter.event_type, "payload": letter.payload}
+    # A letter that was captured by hand has no event; its own id stands for that.
     stored.setdefault("event_id", letter.event_id)
     stored["origin"] = EventSource(stored.get("origin", EventSource.ROUTER))
     return RouterEvent(**stored, redelivered=True)

@@ -35,6 +35,7 @@ from ringrift.files import make_folders, open_private
 # number can so be told from one that a killed process left behind, without waiting for its time to run out.
 
 
+# More processes than one machine runs; the bound keeps the search for a free number finite.
 _SLOTS_MAX = 1_000
 
 
@@ -54,6 +55,7 @@ class RetrierSlots:
         if self._mine is None:
             for number in range(1, _SLOTS_MAX + 1):
                 if self._file(number).try_lock():
+                    # What the last holder of the number had claimed when it was killed.
                     self._free(number)
                     self._mine = number
                     return number
@@ -131,6 +133,7 @@ STORED = ".stored"  # after the name of the database: the file beside it
 _LETTERS_MAX = 10**12
 
 
+# By `julianday`: times bear an offset, so their texts do not sort by time.
 _FIND_OLDEST = """SELECT * FROM dead_letter
     WHERE (:status IS NULL OR status = :status) AND (:event_type IS NULL OR event_type = :event_type)
     ORDER BY julianday(created_at), rowid LIMIT :limit"""
@@ -198,6 +201,7 @@ class DeadLetterStore:
         with translated_errors(path):
             create_if_absent(config, _MIGRATIONS)
             fill_if_empty(path, _MIGRATIONS)  # the mark beside it says whether there were letters in it
+            # Before the migrations: a database of another program must not be changed.
             check_ours(path)
             self._db = connect(config)
             self._db.row_factory = sqlite3.Row
@@ -227,6 +231,7 @@ class DeadLetterStore:
         """Store a letter. One that is there already becomes pending again and keeps its attempts."""
 
         def work(db: sqlite3.Connection) -> int:
+            # What is lost is added to the count, so that each loss is told once and not at every start.
             db.execute("UPDATE stored SET letters = letters + 1 + ?", (self._lost(db),))
             db.execute(
                 """INSERT INTO dead_letter(event_id, event_type, payload, handler_name, error, created_at,
@@ -246,6 +251,7 @@ class DeadLetterStore:
                     _storable(letter.routed_event) if letter.routed_event else None,
                 ),
             )
+            # Over the row as it is stored: a letter that was there before keeps most of its columns.
             _seal(db, storable_text(letter.event_id))
             return int(db.execute("SELECT letters FROM stored").fetchone()[0])
 
@@ -291,6 +297,7 @@ class DeadLetterStore:
         """
         query = """UPDATE dead_letter SET claimed_until_s = ?, claimed_by = ?
             WHERE event_id = ? AND status = 'pending' AND NOT claimed_until_s BETWEEN ? AND ?"""
+        # `_lock` is free between two statements; meanwhile no other thread may take or free a number.
         with self._slot_lock:
             given = (until_s, self._retriers.mine(), letter_id, now_s, until_s)
             if self._do(lambda db: db.execute(query, given).rowcount) == 1:
@@ -349,6 +356,7 @@ class DeadLetterStore:
     def count_by(self, column: str, *, pending_only: bool) -> dict[str, int]:
         """Count letters by one of their columns."""
         where = "WHERE status = 'pending'" if pending_only else ""
+        # *column* never comes from outside: each caller names a column of the table.
         query = f"SELECT {column}, count(*) FROM dead_letter {where} GROUP BY 1 ORDER BY 2 DESC"
         return {row[0]: row[1] for row in self._do(lambda db: db.execute(query).fetchall())}
 
@@ -393,6 +401,7 @@ class DeadLetterStore:
         with translated_errors(self._mark):
             descriptor = open_private(self._mark, os.O_WRONLY | os.O_CREAT)
             try:
+                # Of fixed width: no digits of a longer number stay behind.
                 os.pwrite(descriptor, f"{letters:020d}\n".encode("ascii"), 0)
             finally:
                 os.close(descriptor)
@@ -400,6 +409,8 @@ class DeadLetterStore:
     def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run *work* in one transaction; the letters of a failed one are untouched."""
         with self._lock, translated_errors(self.path):
+            # IMMEDIATE: a transaction that reads first and writes later is refused, without a wait, when
+            # another process has written in between.
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 result = work(self._db)

@@ -24,6 +24,7 @@ from ringrift.process import process_scope
 from ringrift.task_owner import TaskOwner
 
 GRACE_S = 5.0  # what a cancelled coroutine has to clean up
+# Each is kept alive on purpose, so there is a bound; each was reported as stuck when it was left.
 _UNCLOSED_MAX = 100
 
 
@@ -38,6 +39,7 @@ Waiting = tuple[Coroutine[Any, Any, Any], Any]
 def first_step(result: Any) -> Waiting | None:
     """Drive an awaitable as far as it goes without waiting; None if it is finished."""
     coroutine: Coroutine[Any, Any, Any]
+    # The exact type first: nearly every handler is an `async def`, and `isawaitable` costs more.
     if type(result) is CoroutineType:
         coroutine = result
     elif inspect.isawaitable(result):
@@ -88,6 +90,7 @@ async def finish(
         while True:
             if error is None:
                 error, leave_s = await _wait(pending, loop, leave_s, grace_s)
+            # Asked at every step: one that keeps waiting for something short would otherwise never be left.
             if leave_s is not None and loop.time() >= leave_s:
                 raise IgnoredCancellation(f"it ignored its cancellation for {grace_s:g} s")
             try:
@@ -98,6 +101,7 @@ async def finish(
             if task.cancelling() <= cancels:
                 leave_s = None  # a time limit of its own had cancelled it
     finally:
+        # One that is dropped unclosed would run its clean-up whenever it is collected.
         _close(coroutine)
 
 
@@ -148,6 +152,7 @@ async def _until_done(
     if pending is None:
         await _one_turn()
         return
+    # A task clears this mark when it takes what a coroutine yields; here this function is in its place.
     pending._asyncio_future_blocking = False
     if pending.done():
         return
@@ -162,6 +167,7 @@ async def _until_done(
     try:
         await woken
     except asyncio.CancelledError:
+        # The grace time has begun; a further cancellation does not shorten it.
         if not once_more:
             raise
     finally:
@@ -206,12 +212,14 @@ class DeliveryTasks:
 
     def spawn(self, work: Coroutine[Any, Any, None], delivery: Delivery | None = None) -> None:
         context = None if delivery is None else delivery.context
+        # In the publisher's context: the trace goes on as if the publisher ran the handler itself.
         task = self._owner.create_task(work, context=context)
         self._tasks[task] = delivery
         task.add_done_callback(self._reap)
 
     def _reap(self, task: asyncio.Task[None]) -> None:
         delivery = self._tasks.pop(task, None)
+        # Cancelled before its first step, it never runs the `finally` that settles its delivery.
         if task.cancelled() and delivery is not None and not delivery.begun:
             self._never_began(delivery)
 
@@ -272,6 +280,7 @@ class TimeLimits:
         self._looks_s, self._timer = looks_s, loop.call_at(looks_s, self._look)
 
     def _look(self) -> None:
+        # By the time it was set for: the loop may call it a moment early, and would find nothing due.
         loop, now_s = asyncio.get_running_loop(), self._looks_s
         for subscription in [item for item in self._waiting if item.expires_s <= now_s]:
             self._waiting.pop(subscription).cancel()
@@ -316,11 +325,13 @@ class Dispatcher:
     ) -> Awaitable[None] | None:
         """Run handlers until one has to wait; return the rest of the work, or None if all is done."""
         token = current_event.set(event)
+        # While this is above 0, what the context publishes belongs to the causal chain (`descend`).
         event._open += 1
         failures: list[Failure] | None = None
         position = 0
         for subscription in targets:
             if subscription.running or subscription.mailbox:
+                # Others are before us there. `_proceed` reserves places first, so that the order stays.
                 return self._proceed(event, targets, position, failures, token)
             position += 1
             if not subscription.active:
@@ -387,18 +398,21 @@ class Dispatcher:
                 if not rest:
                     break
                 running, waiting, subscription = None, None, rest[0]
+                # Published inside a handler, and this one is busy, perhaps with that very handler: go on.
                 if place is None and subscription.running:
                     failed += self.post(Delivery(event, rest.popleft()))
                     continue
                 turn = self._take(place, subscription)
                 if turn is not None:
                     await turn
+                # Taken off only now: a publisher that is cancelled before this hands it over.
                 running = rest.popleft()
                 waiting = self._run(event, subscription, failed)
         except asyncio.CancelledError:
             if running is not None:
                 failed.append(Failure(event, running, FailureKind.CANCELLED, "cancelled with its publisher"))
             self._hand_over(event, place, rest or ())
+            # Without waiting: a second cancellation during a wait would lose the failures.
             self._outcomes.record_now(failed)
             raise
         finally:
@@ -447,6 +461,8 @@ class Dispatcher:
         """The publisher was cancelled: the router delivers the rest, unless all is being cancelled."""
         for subscription in rest:
             delivery = Delivery(event, subscription)
+            # The turn may come in the step in which the publisher is cancelled; unused, it would leave the
+            # subscription marked as running for good.
             granted = place is not None and place.has_turn(subscription)
             if self._is_ending():
                 self._give_up(delivery, place, granted=granted)
@@ -470,6 +486,7 @@ class Dispatcher:
 
     def _run(self, event: RouterEvent, subscription: Subscription, failed: list[Failure]) -> Waiting | None:
         """Run one handler until it waits, or to its end; the subscription is marked as running."""
+        # It was ended while the event waited in its mailbox.
         if not subscription.active:
             self._free(subscription)
             return None
@@ -495,6 +512,7 @@ class Dispatcher:
         coroutine, pending = waiting
         task = asyncio.current_task()
         assert task is not None, "handlers run in tasks"
+        # The task is the publisher's: only cancellations from here on are this handler's.
         cancels = task.cancelling()
         subscription.waiting_in = event
         self._limits.begin(subscription, subscription.timeout_s or self.timeout_s, task)
@@ -567,6 +585,7 @@ class Dispatcher:
             subscription.mailbox.popleft()
             subscription.running = True
             self._start(head)
+        # One place stands in several mailboxes; it can go on only where its publisher waits now.
         elif head.turn is not None and head.subscription is subscription and not head.turn.done():
             subscription.mailbox.popleft()
             subscription.running = True
@@ -580,6 +599,7 @@ class Dispatcher:
         if self._is_ending():
             self._outcomes.record_cancelled(delivery)
             return []
+        # Refused and not awaited: a handler that waits for room in its own mailbox would wait for ever.
         if len(subscription.mailbox) >= self._mailbox_max:
             return [overflow_of(delivery.event, subscription)]
         self._keep(delivery)
@@ -598,6 +618,7 @@ class Dispatcher:
     async def redeliver(self, event: RouterEvent, subscription: Subscription) -> Failure | None:
         """Run one subscription once more, in its turn; the failure is returned and not reported."""
         delivery = Delivery(event, subscription)
+        # Whether the mailbox is full is not asked: a full one may be what made this a dead letter.
         subscription.mailbox.append(delivery)
         try:
             if (turn := self._take(delivery, subscription)) is not None:
@@ -643,6 +664,7 @@ class Dispatcher:
     def _settle(self, root: RouterEvent) -> None:
         root._queued -= 1
         waiting = root._settled
+        # On a closed loop setting a result raises, and nobody waits there any more.
         if root._queued or waiting is None or waiting.done() or waiting.get_loop().is_closed():
             return
         waiting.set_result(None)
@@ -652,6 +674,7 @@ class Dispatcher:
     async def drain(self, subscriptions: Iterable[Subscription], *, timeout_s: float) -> None:
         """Wait for the deliveries under way and those behind them, then end what is left."""
         await self._tasks.wait(timeout_s=timeout_s)
+        # In rounds: what a cancelled handler publishes in its clean-up starts further deliveries.
         while self._tasks:
             for subscription in subscriptions:
                 self._give_up_queued(subscription)  # or each that is cancelled would start the next

@@ -66,6 +66,7 @@ def to_wire(value: Mapping[str, Any]) -> PlainJson:
 
 def _exact(value: Any, foreign: dict[str, None], depth: int) -> Any:
     if value is None or isinstance(value, bool | int | float):
+        # A member of an enum of numbers is a number to Python; readers get its value.
         return value.value if isinstance(value, Enum) else value
     if isinstance(value, str):
         return _utf8(value)
@@ -103,6 +104,7 @@ def _utf8(text: str) -> str:
 def digest_of(value: Any) -> str:
     """Return 16 hex digits that are the same for the same content, in whatever order it is written."""
     text = _dump(_sorted(value), repr)
+    # Names of files may hold lone surrogates; a digest needs bytes, not valid text.
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
@@ -273,6 +275,7 @@ def get_event_payload(event: Any) -> dict[str, Any]:
     """Return the payload of a RouterEvent, a mapping, a dataclass or any object with a `payload`."""
     found = event if isinstance(event, Mapping) else getattr(event, "payload", None)
     if isinstance(found, Mapping):
+        # A mapping is a payload, or an event as a dictionary with its payload inside.
         inner = found.get("payload") if isinstance(event, Mapping) else None
         return dict(inner) if isinstance(inner, Mapping) else dict(found)
     if is_dataclass(event) and not isinstance(event, type):
@@ -310,6 +313,7 @@ def to_log(event: RouterEvent, *, session: str, strict: bool = False) -> LogEven
     for name, usual in _CARRIED_IF_SET.items():
         if getattr(event, name) != usual:
             body[name] = getattr(event, name)
+    # By this the reader of this process knows its own events, which it has dispatched already.
     body["session"] = session
     try:
         text, foreign = to_wire(body)
@@ -338,6 +342,7 @@ def decode_body(record: LogRecord) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise Corrupt(f"event {record.id}", found="its body is no object", advice="skipped")
     for name, kinds in _KINDS.items():
+        # Another program may write to the log; a handler must not fail on the types of its fields.
         found = body.get(name)
         if found is not None and (
             not isinstance(found, kinds) or (kinds is not bool and isinstance(found, bool))

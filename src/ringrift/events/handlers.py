@@ -96,6 +96,7 @@ def judge(stats: HandlerStats, *, running: bool, details: dict[str, Any]) -> Hea
     if not running:
         return HealthCheckResult(False, CoordinatorStatus.STOPPED, "not running", details)
     attempts = stats.cycles_completed + stats.events_processed
+    # A failed cycle is not among those completed, so errors can exceed the attempts.
     share = stats.errors_count / max(attempts, stats.errors_count, 1)
     if share > ERROR_SHARE_MAX:
         return HealthCheckResult.unhealthy(f"{share:.0%} errors; last: {stats.last_error}", **details)
@@ -119,6 +120,7 @@ class EventDeduplicator:
         key = digest_of(content)
         known_s = self._seen_s.pop(key, None)
         duplicate = known_s is not None and now_s - known_s < self._ttl_s
+        # A repetition keeps the first time: one that never stops is let through once per period.
         self._seen_s[key] = known_s if duplicate and known_s is not None else now_s
         while len(self._seen_s) > self._events_max:
             del self._seen_s[next(iter(self._seen_s))]
@@ -198,6 +200,7 @@ class HandlerBase(SingletonMixin, ABC):
 
     async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
         """Live until cancelled."""
+        # Before the start hook: what is published while it prepares must be heard.
         self._subscribe()
         try:
             await self._on_start()
@@ -214,6 +217,7 @@ class HandlerBase(SingletonMixin, ABC):
                 await self._rest()
         finally:
             self._running = False
+            # Before the stop hook: no event may come in while that takes things down.
             self._unsubscribe()
             await self._on_stop()
 
@@ -229,6 +233,7 @@ class HandlerBase(SingletonMixin, ABC):
 
         self._tasks = TaskOwner(f"handler {self._name}")
         self._task = task = self._tasks.create_task(self.run(on_ready=announce), name=self._name)
+        # Either one: a start hook that raises ends the task and announces nothing.
         await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
         if task.done() and not ready.done():
             ready.cancel()
@@ -274,6 +279,7 @@ class HandlerBase(SingletonMixin, ABC):
     def _subscribe(self) -> None:
         router = self._own_router or get_router()
         for event_type, callback in self._get_event_subscriptions().items():
+            # The same name after a restart, so that the subscription finds its stored position.
             name = f"{self._name}/{normalize_event_type(event_type)}/{callback_name(callback)}"
             self._handles.append(router.subscribe(event_type, self._counted(callback), name))
         self._stats.subscribed = bool(self._handles)
@@ -395,6 +401,7 @@ def _check(name: object, cycle_interval: object, router: object) -> None:
         raise ConfigError(f"router of {name} is {router!r}; it must be an event router")
 
 
+# The name of the documents.
 BaseEventHandler = HandlerBase
 
 

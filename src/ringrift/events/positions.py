@@ -69,6 +69,7 @@ class Cursor:
         lost = self.outstanding - kept
         self.outstanding = kept
         if lost:
+            # What was handled behind the oldest stands in `done` and is not offered again.
             self.fed = min(self.fed, min(lost) - 1)
         return lost
 
@@ -78,6 +79,7 @@ class Cursor:
 
     def position(self) -> Position:
         """Return what may be recorded now, and forget what the floor covers."""
+        # Never past an event that is under way: after a crash it has to be read again.
         floor = min(self.fed, min(self.outstanding, default=self.fed + 1) - 1)
         self.done = {seq for seq in self.done if seq > floor}
         return Position(floor, tuple(sorted(self.done)))
@@ -107,6 +109,7 @@ class DeliveryNotes:
 
     def __init__(self, folder: Path, instance: str) -> None:
         self._paths = [folder / f"{instance}.notes.{side}" for side in ("a", "b")]
+        # Appending: after `empty` the next note stands at the new end and not behind a hole.
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
             make_folders(folder)
@@ -120,6 +123,7 @@ class DeliveryNotes:
         """Yield what an earlier run left; a line cut off by a crash is not a note."""
         for path in self._paths:
             for line in path.read_bytes().split(b"\n")[:-1]:
+                # The name of the subscription comes last because it may contain spaces.
                 parts = line.decode("utf-8", "replace").split(" ", 2)
                 if len(parts) == 3 and parts[0].isdigit():
                     yield Note(int(parts[0]), parts[1], parts[2])
@@ -198,6 +202,7 @@ def process_log_connection(settings: Settings) -> LogConnection:
 
 def _claim(settings: Settings) -> Identity:
     slot = take_instance_slot(settings, sys.argv)
+    # Not every file system takes a colon in a name.
     notes = DeliveryNotes(settings.coordination_dir / _FOLDER, slot.name.replace(":", "."))
     return Identity(instance=slot.name, notes=notes, release=slot.close)
 
@@ -245,6 +250,7 @@ class CursorStore:
         return self._cursors.get(subscription.name) if subscription in self._members else None
 
     def covers(self, subscriptions: Iterable[Subscription]) -> bool:
+        # The table hands out the same tuple until one joins or leaves, so identity answers most calls.
         known = self._readers is not None and self._readers[0] is subscriptions
         return known or self._members.issuperset(subscriptions)
 
@@ -255,6 +261,7 @@ class CursorStore:
         """
         if self._readers is None or self._readers[0] is not subscriptions:
             found = [(item, self._cursors[item.name]) for item in subscriptions if item in self._members]
+            # One of them has yet to join; a list that is kept now would leave it out for good.
             if len(found) < len(subscriptions):
                 return found
             self._readers = (subscriptions, found)
@@ -267,6 +274,7 @@ class CursorStore:
         absent = [item for item in subscriptions if item not in self._members]
         again: set[int] = set()
         if any(item.name not in self._cursors | self._stored for item in absent):
+            # A new one begins a little back: events sent while its process came up are meant for it.
             start = await self.log.seq_at(since_s=self._runtime.now_s() - self._backlog_s)
         for item in absent:
             if item.name in self._cursors:  # back after it had left
@@ -277,6 +285,7 @@ class CursorStore:
                 self._cursors[item.name] = Cursor(Position(start), restored=False)
         if any(self._cursors[item.name].dirty for item in absent):
             await self.record()  # where a new subscription began must not move with a crash
+        # One may have ended while this waited for the store.
         self._members.update(item for item in absent if item.active)
         self._readers = None
         return again
@@ -348,8 +357,10 @@ class CursorStore:
         if not moved:
             return
         positions = {CursorKey(name, self.instance): c.position() for name, c in moved.items()}
+        # In the same step as the positions: no handler may end between them and the change of sides.
         covered = None if self._notes is None else self._notes.turn()
         for name, cursor in moved.items():
+            # Before the commit: what moves while it is written is recorded once more.
             cursor.dirty = False
             if len(cursor.done) > _DONE_MAX:
                 log.error("events.given_up", subscription=name, seq=cursor.give_up_oldest())
@@ -383,6 +394,7 @@ class CursorStore:
             if everything:
                 everything_s = self._runtime.monotonic_s() + _LAZY_S
             if self._notes is not None:
+                # Without notes nothing bridges this time, so positions are recorded at once.
                 await self._runtime.sleep(_GROUP_S)
             self._moved.clear()
             try:
@@ -402,6 +414,7 @@ class CursorStore:
         noted: set[str] = set()
         for seq in sorted({note.seq for note in notes}):
             found = await self.log.read(after=seq - 1, limit=1)
+            # Without a stored position there is no floor that a note could stand above.
             for note in (note for note in notes if note.seq == seq and note.subscription in stored):
                 # A note left behind by a log that was deleted since names another event.
                 if found and (found[0].seq, found[0].id) == (seq, note.event_id):

@@ -26,6 +26,7 @@ from ringrift.task_owner import TaskOwner
 
 T = TypeVar("T")
 
+# A loop that is closed answers nobody, so whoever waits for it has to look now and then.
 _LOOK_AGAIN_S = 0.5
 
 
@@ -158,6 +159,7 @@ log = structlog.get_logger()
 
 STOP_S = 5.0
 _OWNER = "publishers of events"
+# One second in all: a loop that has not ended its tasks by then is no longer waited for.
 _ENDING_STEP_S, _ENDING_STEPS = 0.01, 100
 
 
@@ -188,6 +190,7 @@ class RouterLoop:
     def bind(self) -> asyncio.AbstractEventLoop | None:
         """Take the running loop; if another one has us and runs, return that one instead."""
         here = asyncio.get_running_loop()
+        # Two threads may come with their loops at once; one of them gets the router.
         with self._lock:
             if self.current is here:
                 return None
@@ -198,6 +201,7 @@ class RouterLoop:
             self.current, self._thread = here, threading.current_thread()
             self._watch = LoopWatch(here, self._tasks)
             self._publishers.clear()
+        # Outside of the lock: it may write dead letters, and others ask meanwhile which loop it is.
         self._taken_over()
         return None
 
@@ -207,6 +211,7 @@ class RouterLoop:
         Raises `Unavailable` if that other loop ends with the work half done.
         """
         while True:
+            # Let a loop that ends do so first: what it still cancels is recorded before this one takes over.
             for _ in range(_ENDING_STEPS):
                 if not self._ends_elsewhere():
                     break
@@ -313,6 +318,7 @@ def publish_and_wait(router: SyncPublisher, publish: Publish) -> RouterEvent:
     A program without any loop borrows the background loop of the process for as long as it takes. Raises
     `Unavailable` if the loop of the handlers ends with the event half delivered.
     """
+    # Lodging on the background loop, it is reached by `borrowed` alone, which counts its users.
     if not router.is_lodging and (handed := router.hand_over(publish)) is not None:
         return handed.result()
     return run_blocking(router.borrowed(publish), timeout_s=_PATIENCE_S)

@@ -22,6 +22,7 @@ log = structlog.get_logger()
 # How a delivery can fail.
 
 
+# Trying again hardly helps against these: they are logged as critical and marked in the letter.
 _PROGRAMMING_ERRORS = (NameError, AttributeError, TypeError)
 
 
@@ -186,6 +187,7 @@ class FailureReports:
         if self._is_to_keep(failure):
             try:
                 instance = "" if self._crossing is None else await self._crossing.identify()
+                # In a thread: the database may wait for another process that writes to it.
                 letter = await asyncio.to_thread(self._capture, failure, instance)
             except RingRiftError as error:
                 self._count_lost(failure, error)
@@ -241,6 +243,7 @@ class FailureReports:
             payload["timeout_seconds"] = failure.subscription.timeout_s or self._timeout_s
         else:
             payload["error"] = failure.error
+        # HANDLER_TIMEOUT has no field for the letter.
         if letter and not timed_out:
             payload["dlq_id"] = letter
         try:
@@ -261,11 +264,13 @@ RECOMMENDED_EVENTS = (
     "SELFPLAY_COMPLETE",
 )
 _DUPLICATE_SHARE_MAX = 0.3
+# A share of fewer events says nothing.
 _EVENTS_BEFORE_JUDGING = 100
 _ORPHAN_SEEN_MIN = 5
 _RECENT = 100
 
 
+# The statistics have the same keys with and without a log.
 _NO_CROSSING = {
     "cross_process_failures": 0,
     "cross_process_degraded": False,
@@ -294,6 +299,7 @@ class RouterReports:
     def stats(self) -> dict[str, Any]:
         routed = self._routes.counts()
         origins = Counter(self._counters.by_origin)
+        # By subtraction: most events are the router's own, and counting each would cost every publish.
         origins[EventSource.ROUTER] = sum(routed.values()) - origins.total()
         failures = self._counters.failures
         crossing = _NO_CROSSING if self._crossing is None else self._crossing.stats()
@@ -326,6 +332,7 @@ class RouterReports:
         since_s: float | None,
         limit: int,
     ) -> list[RouterEvent]:
+        # From the newest, so that *limit* leaves out the oldest; turned round at the end.
         newest_first = (
             event
             for event in reversed(self._history)
@@ -354,6 +361,7 @@ class RouterReports:
         if total >= _EVENTS_BEFORE_JUDGING and share > _DUPLICATE_SHARE_MAX:
             issues.append(f"{share:.0%} of the events were duplicates")
             recommendations.append("look for a publisher that sends the same event twice")
+        # Whoever subscribes to everything may well handle these.
         if self._table.global_count == 0:
             for name in sorted(name for name, n in orphaned.items() if n >= _ORPHAN_SEEN_MIN):
                 issues.append(f"{name} was published {orphaned[name]} times and nobody subscribes to it")

@@ -139,6 +139,7 @@ class SubscriptionTable:
         return found
 
     def add(self, subscription: Subscription) -> None:
+        # Subscriptions change rarely: the lists by type are made anew when they are next asked for.
         self._all.append(subscription)
         self._targets.clear()
         self._crossing = None
@@ -146,6 +147,7 @@ class SubscriptionTable:
     def remove(self, subscription: Subscription) -> bool:
         if subscription not in self._all:
             return False
+        # For deliveries that are in its mailbox: they look at this before they run the callback.
         subscription.active = False
         self._all.remove(subscription)
         self._targets.clear()
@@ -155,6 +157,7 @@ class SubscriptionTable:
     def find(self, event_types: tuple[str, ...] | None, callback: Callback) -> Subscription | None:
         """Return the oldest registration of *callback* for these types."""
         for item in self._all:
+            # Equal and not identical: each access to a bound method makes another object.
             if item.callback == callback and item.event_types == event_types:
                 return item
         return None
@@ -268,6 +271,7 @@ class EventRoutes:
     def named(self, name: str, spec: EventSpec | None) -> Route:
         route = self._by_name.get(name)
         if route is None:
+            # The names of the catalog are few and stay; an invented one is found anew when it comes again.
             if len(self._by_name) >= _NAMES_MAX:
                 self._by_name = {key: kept for key, kept in self._by_name.items() if kept.spec is not None}
                 self._by_spelling.clear()
@@ -380,6 +384,7 @@ class SeenEvents:
         known_s = table.get(key)
         if known_s is not None and now_s - known_s < self.ttl_s:
             return True
+        # Out and in again: `_drop_oldest` relies on the order of time.
         table.pop(key, None)
         table[key] = now_s
         if len(table) > self.events_max:

@@ -75,6 +75,7 @@ def trace_id_of_event_id(event_id: str) -> str:
 
 def current_trace_id() -> str:
     """Return the trace id of this context, or "" if there is none; cheap enough for every publish."""
+    # Outside of every trace the context is empty, and a publish is spared the look for a span.
     if otel_context.get_current():
         found = trace.get_current_span().get_span_context()
         if found.trace_id:
@@ -89,6 +90,7 @@ def get_trace_context() -> TraceContext | None:
     if found.is_valid:
         return TraceContext(f"{found.trace_id:032x}", f"{found.span_id:016x}")
     event = current_event.get()
+    # Another program may have sent an id of its own form, which no header can carry.
     if event is None or len(event.trace_id) != 32:
         return None
     return TraceContext(event.trace_id, _span_id_of(event))
@@ -105,6 +107,7 @@ def span(name: str, **attributes: Any) -> Iterator[Span]:
     runtime = system_runtime()
     parent = get_trace_context()
     begun_s = runtime.monotonic_s()
+    # The parent may be an event alone; attached, an SDK makes its own span a child of it.
     with _attached(parent):
         # An SDK makes a real span here; without one we get an invalid span and use our own.
         started = trace.get_tracer("ringrift").start_span(name, attributes=attributes)
@@ -178,6 +181,7 @@ def _attached(found: TraceContext | None) -> Iterator[None]:
     if found is None:
         yield
         return
+    # Sampled: whether anything is recorded is for the SDK of each process to decide.
     remote = SpanContext(
         int(found.trace_id, 16), int(found.span_id, 16), is_remote=True, trace_flags=TraceFlags(1)
     )
@@ -196,6 +200,7 @@ def _is_new(started: Span, parent: TraceContext | None) -> bool:
 
 def _own_span(parent: TraceContext | None) -> Span:
     rng = system_runtime().rng
+    # Never 0, which is no valid id.
     trace_id = int(parent.trace_id, 16) if parent else rng.getrandbits(128) | 1
     own = SpanContext(trace_id, rng.getrandbits(64) | 1, is_remote=False, trace_flags=TraceFlags(1))
     return NonRecordingSpan(own)

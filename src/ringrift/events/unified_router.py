@@ -64,17 +64,22 @@ class Surroundings:
 # Which event caused which.
 
 
+# Deeper than any chain of the catalog; handlers that publish to each other without end stop here.
 CAUSAL_DEPTH_MAX = 32
 
 
 def descend(event: RouterEvent, parent: RouterEvent) -> None:
     """Make *event* a child of the event whose handler publishes it."""
+    # Whoever forwards an event may have set them already; then they stay.
     event.parent_event_id = event.parent_event_id or parent.event_id
     event.correlation_id = event.correlation_id or parent.correlation_id or parent.event_id
     if not parent._open:
         return  # the handler has ended; a task it left behind starts a chain of its own
+    # The root counts what is queued for the whole chain, because its publisher waits for all of it.
     event._root = parent._root or parent
     event._depth = parent._depth + 1
+    # A report passes at any depth: it tells of the chain that failed. It cannot loop, because the
+    # failure of a report's own handler is not announced.
     if event._depth > CAUSAL_DEPTH_MAX and event.event_type not in REPORTS_OF_FAILURE:
         raise CausalChainTooLong(event.event_type, depth=event._depth)
 
@@ -90,6 +95,7 @@ class BusFlags(NamedTuple):
     cross_process: bool
 
     def allow(self, targets: Sequence[Subscription]) -> tuple[Subscription, ...]:
+        # There is no flag for the router's own subscriptions: they get every event.
         barred = {EventSource.DATA_BUS: not self.data_bus, EventSource.STAGE_BUS: not self.stage_bus}
         return tuple(item for item in targets if not barred.get(item.bus))
 
@@ -125,6 +131,7 @@ def as_router_event(found: Any, source: str = "") -> RouterEvent:
 log = structlog.get_logger()
 
 HISTORY_MAX = 1000
+# Beyond this an event becomes a dead letter: memory stays bounded, and the letter is retried later.
 MAILBOX_MAX = 10_000
 _ROUTER = EventSource.ROUTER
 
@@ -173,6 +180,7 @@ class UnifiedEventRouter:
                 retry_s=poll_interval,
             )
             self._crossing.keep_last_seen(self.last_seen)
+        # Only now: the connection needs the dispatcher, and the dispatcher needs the reports of failures.
         self._failures.attach(self._crossing)
         self._reports = RouterReports(
             table=self._table,
@@ -217,6 +225,7 @@ class UnifiedEventRouter:
         )
         if "success" in content:
             event.success = bool(content["success"])
+        # A handler may hand the event on to `publish_event`; noted here, it is not delivered a second time.
         self._seen.note(event_id, runtime.monotonic_s())
         if route.crosses or asyncio.get_running_loop() is not self._home.current:
             await self._deliver(event, route, flags)
@@ -233,12 +242,14 @@ class UnifiedEventRouter:
     def _checked(self, event: RouterEvent) -> Route:
         """Give a ready event its canonical name and payload; raises for one that cannot be published."""
         check_parts(event.payload, event.source)
+        # A copy: what the publisher changes in its own dictionary later must not reach a handler.
         route, event.payload = self._routes.find(event.event_type, dict(event.payload))
         event.event_type = route.name
         event.trace_id = event.trace_id or current_trace_id() or event.event_id.replace("-", "")
         return route
 
     async def _publish_checked(self, event: RouterEvent, route: Route, flags: BusFlags) -> RouterEvent:
+        # Noted before the delivery, so that a second publish meanwhile does not deliver it as well.
         if self._seen.is_duplicate(event, self._runtime.monotonic_s()):
             return event
         try:
@@ -270,6 +281,7 @@ class UnifiedEventRouter:
             content, runtime = dict(payload or {}), self._runtime
             event = RouterEvent(event_type, content, runtime.now_s(), source, _ROUTER, runtime.new_id())
             event.success = bool(content.get("success", True))
+        # Checked here and not in the task: a caller who cannot wait is told of a wrong name all the same.
         delivery = self._publish_checked(event, self._checked(event), ALL_BUSES)
         self._home.publish_soon(delivery, event)
         return event
@@ -285,8 +297,10 @@ class UnifiedEventRouter:
         if asyncio.get_running_loop() is not self._home.current:
             await self._home.at_home(lambda: self._deliver(event, route, flags))
             return
+        # The same targets for append and dispatch: the cursors of exactly these expect the event.
         targets = self._targets(event, flags)
         crossing = self._crossing if route.crosses and flags.cross_process else None
+        # Stored before any handler runs: after a crash the log brings it to those who had not finished.
         if crossing is not None and not await crossing.append(event, targets):
             self._seen.duplicates += 1
             return
@@ -313,6 +327,7 @@ class UnifiedEventRouter:
         self._event_history.append(event)
         route = self._routes.named(event.event_type, resolve(event.event_type)[1])
         route.count += 1
+        # A subscription to everything does not count: it would hide that nobody asked for this event.
         if self._table.asking_for((route.name,)):
             route.received_s = event.timestamp
         self._counters.by_origin[EventSource.CROSS_PROCESS] += 1
@@ -353,7 +368,9 @@ class UnifiedEventRouter:
         if timeout is not None:
             check_seconds("timeout", timeout, low=LEASE_S_MIN, high=WAIT_S_MAX)
         name = self._table.free_name(subscriber_name or callback_name(callback))
+        # Positions and dead letters are stored under the name, so it has to fit into the store.
         check_name("subscriber_name", name)
+        # A subscription to local events alone needs no cursor, and no reader is started for it.
         crosses = types is None or any(self._routes.named(t, resolve(t)[1]).crosses for t in types)
         subscription = Subscription(name, types, callback, timeout, bus, persist, crosses)
         self._table.add(subscription)
@@ -427,9 +444,11 @@ class UnifiedEventRouter:
 
     async def stop(self) -> None:
         """Finish the deliveries under way, record positions and end the router's tasks."""
+        # Another loop has the router by now; the deliveries there are not this caller's to end.
         if self._home.current is not asyncio.get_running_loop():
             return
         if self._crossing is not None:
+            # In this order: nothing more comes in, what is under way ends, and then the positions are final.
             await self._crossing.stop_reading()
         await self._home.finish_tasks()
         await self._dispatcher.drain(self._table, timeout_s=STOP_S)
@@ -469,6 +488,7 @@ class UnifiedEventRouter:
         self._home.borrowers -= 1
         if self._home.borrowers == 0 and self._crossing is not None:
             await self._crossing.pause()
+        # With deliveries left it stays bound to the loop that still runs them.
         if self._home.borrowers == 0 and not any(item.running or item.mailbox for item in self._table):
             self._home.leave()
 
@@ -485,6 +505,7 @@ class UnifiedEventRouter:
         return self._home.running
 
     def _taken_over(self) -> None:
+        # Before `rebind`, which reads from the log again what was under way here.
         lost = self._dispatcher.abandon(self._table)
         if lost:
             log.warning("events.loop_ended_with_deliveries", deliveries=lost)

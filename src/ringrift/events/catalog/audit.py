@@ -24,6 +24,7 @@ from ringrift.events.catalog.table import CATALOG, COMPONENTS, EventSpec
 from ringrift.runtime import Runtime
 
 SEEN_KEY = "events/seen"
+# The first is early for the sake of programs that run for less than a minute.
 KEEP_FIRST_S, KEEP_EVERY_S = 5.0, 60.0
 TRIES_MAX = 20  # others add to it at the same time
 

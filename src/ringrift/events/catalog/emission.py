@@ -106,6 +106,7 @@ EMITTERS: Mapping[str, EmitterSpec] = MappingProxyType(_table())
 # Arguments that are None are left out: a handler never meets a field that is there and empty.
 
 
+# Short enough for a caller that waits; when the log is away for longer, the emitter raises.
 RETRY_DELAYS_S = (0.5, 1.0, 2.0)
 ELO_SIGNIFICANT = 25.0
 """Change of a rating, in Elo, from which it is announced as significant."""
@@ -124,6 +125,7 @@ def prepare(spec: EmitterSpec, args: Sequence[Any], fields: Mapping[str, Any]) -
     name, payload = resolve_alias(spec.publishes, _arguments(spec, args, fields))
     event = CATALOG[name]
     payload = _complete(event, event.canonical_payload(payload), spec.defaults)
+    # An alias may lead to another event (a failed promotion), which this signature knows nothing of.
     demands = spec.demands if event is spec.event else frozenset[str]()
     problems = (*event.missing(payload, demands), *event.wrong_types(payload))
     if problems:
@@ -183,10 +185,12 @@ async def _publish(event: EventSpec, payload: Payload, source: str) -> None:
             return
         except Unavailable:
             await system_runtime().sleep(delay_s)
+    # The last attempt is not caught: its error is the caller's.
     await get_router().publish(event.name, payload, source)
 
 
 def _publish_sync(event: EventSpec, payload: Payload, source: str) -> None:
+    # Inside a loop the delivery is a task, so there is no error here that could be tried again.
     for delay_s in RETRY_DELAYS_S if event.retried and not _in_running_loop() else ():
         try:
             get_router().publish_sync(event.name, payload, source)

@@ -239,6 +239,7 @@ def load_catalog() -> Mapping[str, EventSpec]:
             field_aliases={
                 alias: target
                 for alias, target, scope in aliases
+                # An alias that is itself a field of this event means that field.
                 if target in own and alias not in own and scope in scopes
             },
         )
