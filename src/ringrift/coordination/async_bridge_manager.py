@@ -34,6 +34,7 @@ class AsyncBridge(SingletonMixin):
 
     @property
     def is_running(self) -> bool:
+        # A look must not begin the loop, so this peeks where a call would make one.
         return process_scope().peek(BackgroundLoop) is not None
 
     def run(self, work: Coroutine[Any, Any, T], *, timeout_s: float = ANSWER_S) -> T:
@@ -56,6 +57,7 @@ class AsyncBridge(SingletonMixin):
         """
         if busy := self.under_way():
             raise Conflict(f"the bridge is in use by {', '.join(busy)}; end that first")
+        # Dropped before it is closed: a call from another thread meanwhile begins a loop of its own.
         loop = process_scope().drop(BackgroundLoop)
         if loop is not None:
             loop.close()
@@ -65,6 +67,7 @@ class AsyncBridge(SingletonMixin):
         return {"running": self.is_running, "under_way": self.under_way()}
 
 
+# The documents use both names for the same thing.
 AsyncBridgeManager = AsyncBridge
 
 

@@ -32,6 +32,7 @@ __all__ = [
     "get_auto_export_daemon",
 ]
 
+# The plan orders exports, not this cycle: the interval is only how old the shown states may be.
 INTERVAL_S = 30.0
 
 # The kind of a daemon row: whose events it hears, and which jobs it looks at.
@@ -66,7 +67,9 @@ def export_state(state: ConfigState) -> ExportState:
     """Read the exports of a config off its state."""
     newest, failures = state.newest_samples, state.failures.get("export")
     rows_then = 0 if newest is None else newest.rows_generated
+    # Below 0 after a recall: rows that are no longer trusted count for the last export and not for the state.
     new_rows = max(0, state.rows - rows_then)
+    # The state counts games in total only: those since the last export follow from their share of rows.
     games = round(new_rows * state.games / state.rows) if state.rows else 0
     return ExportState(
         config_key=state.config,
@@ -139,6 +142,7 @@ def create_export_daemon(
 ) -> AutoExportDaemon:
     """The daemon of the kind that its row of the daemon table names."""
     kind = (settings or {}).get("kind", "export")
+    # The one that runs must be the one that `get_auto_export_daemon` finds; nobody asks the other kinds.
     if kind == "export" and (router is None or router is get_router()):
         return get_auto_export_daemon()
     return AutoExportDaemon(kind, router=router, runtime=runtime)

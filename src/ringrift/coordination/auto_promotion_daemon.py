@@ -39,12 +39,14 @@ __all__ = ["AutoPromotionDaemon", "PromotionControllerDaemon", "PromotionDaemon"
 log = structlog.get_logger()
 
 INTERVAL_S = 60.0
+# One regression leads to several events within seconds; they are one reason to look again.
 COOLDOWN_S = 300.0
 NEWS_MAX = 100
 # A regression this small is noise as often as not; the test would only repeat what it said.
 _MILD = frozenset({"none", "minor"})
 _SHOWN_ONLY = frozenset({"LOW_QUALITY_DATA_WARNING"})  # of the data, which says nothing of this champion
 RATING_MOVED = "ELO_SIGNIFICANT_CHANGE"
+# The test errs with a small probability at each look: repeated without a limit it would depose any champion.
 LOOKS_MAX = 3
 
 
@@ -75,11 +77,13 @@ class PromotionDaemon(AskedDaemon):
         if situation is None or candidate is None:
             return None
         state = situation.state
+        # The same call as the plan makes, on the same matches, so that what is shown is the verdict.
         return judge(candidate.digest, state.champion, state.trusted_matches(), rules=self.rules)
 
     @property
     def rules(self) -> PromotionRules:
         """Those of the run."""
+        # Without a loop in this process its rules are not known; the defaults are those of a run without any.
         running = getattr(self._situations.loop, "rules", None)
         return getattr(running, "promotion", None) or PromotionRules()
 
@@ -96,8 +100,10 @@ class PromotionDaemon(AskedDaemon):
         config, payload = str(event.payload.get("config_key")), event.payload
         loop, now_s = self._situations.loop, self._runtime.now_s()
         words = bad_outcome(event.event_type, payload)
+        # Only the process that runs the loop may write facts; where it runs, the event is heard too.
         if not words or loop is None or config not in loop.configs():
             return
+        # Kept before the checks below, so that health shows a report also when it leads to no second look.
         self._reports[config] = (now_s, words)
         while len(self._reports) > NEWS_MAX:
             self._reports.popitem(last=False)
@@ -184,6 +190,7 @@ class AutoPromotionDaemon(PromotionDaemon):
             await (await self._champion_files()).publish(state)
         except (RingRiftError, OSError) as error:
             log.error("promotion.not_installed", config=state.config, model=champion, error=str(error))
+            # Told once per champion: the cycle tries again every minute and would repeat the event each time.
             if champion not in self._failed:
                 self._failed[champion] = str(error)
                 await self._tell_failed(state.config, champion, error)
@@ -207,6 +214,7 @@ class AutoPromotionDaemon(PromotionDaemon):
     async def _tell_crossing(self, state: ConfigState) -> None:
         """Told when every config of the run has a newer champion than when it was told last."""
         now = {config: len(each.state.promotions) for config, each in self._situations.all().items()}
+        # The first look only learns the counts: what was promoted before does not count as moving on.
         if self._crossed is None:
             self._crossed = now
         if len(now) < 2 or not all(count > self._crossed.get(config, 0) for config, count in now.items()):

@@ -71,10 +71,14 @@ __all__ = [
 
 QUEUE_INTERVAL_S = 10.0
 WORK_INTERVAL_S = 30.0
+# The mean should follow the present load within minutes, so old times fall out.
 TIMES_KEPT = 500
+# An item whose claim is never announced here would stay for good, so the oldest are dropped.
 ITEMS_REMEMBERED = 10_000
+# Above it the kernel may kill any process at any moment.
 MEMORY_PERCENT_MAX = 95.0
 LOAD_PER_CORE_MAX = 1.5
+# Others move work away on this event; that takes effect when jobs end, and not within one interval.
 OVERLOAD_COOLDOWN_S = 300.0
 
 
@@ -100,6 +104,7 @@ class QueueMonitorDaemon(HandlerBase):
         await self._monitor.refresh()
         signal = await self._monitor.signal()
         level = self._monitor.overall()
+        # A busy machine is the normal case during self-play; only what asks for a pause counts as a level.
         if signal.should_pause:
             level = max(level, signal.level)
         before = self.announced
@@ -111,6 +116,7 @@ class QueueMonitorDaemon(HandlerBase):
     def _reports(
         self, before: Announced, signal: BackpressureSignal, level: BackpressureLevel
     ) -> tuple[str, dict[str, Any]]:
+        # The level may come from a queue or from the machine: the reason names whichever is the higher.
         fullest, node = self._monitor.fullest(), self._runtime.hostname
         depth = {"queue_depth": int(fullest.depth)}
         if self.announced.active:
@@ -168,7 +174,9 @@ class WorkQueueMonitorDaemon(HandlerBase):
         self._engine, self._book = engine, book or get_duration_store()
         self._lifecycle = lifecycle or get_task_lifecycle_coordinator()
         self._resources = resources or (lambda: read_resources(get_settings().data_dir))
+        # A registry of its own: it must read from the engine that this daemon was given.
         self._registry = TaskRegistry(engine, runtime=self._runtime)
+        # In order of arrival, because the oldest are dropped at the bound.
         self._queued_s: OrderedDict[str, float] = OrderedDict()
         self.waited_s: deque[float] = deque(maxlen=TIMES_KEPT)
         self.ran_s: deque[float] = deque(maxlen=TIMES_KEPT)
@@ -204,6 +212,7 @@ class WorkQueueMonitorDaemon(HandlerBase):
     async def _is_stuck(self, task: RunningTask) -> bool:
         """Running for longer than its job runner should have let it."""
         limit_s = await self._book.timeout_s(task.task_type.value, task.config_key)
+        # The job runner ends a job at the limit itself; one that outlives that by far has nobody who does.
         return self._runtime.now_s() - task.started_s > 2 * limit_s
 
     async def _tell_overload(self, jobs: int) -> None:
@@ -237,6 +246,7 @@ class WorkQueueMonitorDaemon(HandlerBase):
         self._on_counted(event)
         queued_s = self._queued_s.pop(str(event.payload.get("work_id")), None)
         if queued_s is not None:
+            # Two processes stamped them; on different machines the claim can seem older than the item.
             self.waited_s.append(max(0.0, event.timestamp - queued_s))
 
     def _on_completed(self, event: RouterEvent) -> None:
@@ -269,6 +279,7 @@ class WorkQueueMonitorDaemon(HandlerBase):
 
     def health_check(self) -> HealthCheckResult:
         own = super().health_check().with_details(**self.get_metrics())
+        # Its own failure is worse than a stuck job and must not be reported as degraded.
         if not own.healthy or not self.stuck:
             return own
         return HealthCheckResult.degraded(f"{len(self.stuck)} jobs run far too long", **own.details)

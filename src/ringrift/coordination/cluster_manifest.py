@@ -34,6 +34,7 @@ __all__ = [
     "stale_data",
 ]
 
+# With two, one node may be lost without a file being lost.
 COPIES_MIN = 2
 _HOUR_S = 3600.0
 
@@ -75,9 +76,11 @@ def stale_data(
     groups: dict[tuple[str, str, str], list[Artifact]] = defaultdict(list)
     for artifact in view.of_kinds(kinds_of(data_type)):
         holders = view.holders(artifact.digest)
+        # A file without any copy is not stale: no sync can bring it anywhere. `health_check` reports those.
         if len(holders) != 1 or now_s - artifact.created_s < max_age_hours * _HOUR_S:
             continue
         kind = data_type_of(artifact.kind)
+        # What no other node accepts stays where it is by configuration: no sync would ever clear it.
         if receivers_of(kind, holders[0], nodes.all()):
             groups[holders[0], artifact.config, kind].append(artifact)
     return [
@@ -107,12 +110,14 @@ class ClusterManifest(SingletonMixin):
     @property
     def _this(self) -> str:
         plane = self._plane
+        # Not by opening a plane: the name is asked for where no store exists, and asking must not make one.
         return plane.this.name if plane is not None else get_settings().node_name or system_runtime().hostname
 
     def view(self) -> ManifestView:
         return run_blocking(self._view())
 
     async def _view(self) -> ManifestView:
+        # Reading an empty folder answers with an empty manifest and leaves the folder as it is.
         plane = self._plane or await existing_data_plane()
         return ManifestView() if plane is None else await plane.view()
 

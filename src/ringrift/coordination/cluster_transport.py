@@ -65,6 +65,7 @@ from ringrift.data.transfer.limits import (
 from ringrift.data.transfer.peers import BloomFilter, StallConfig, SyncStallHandler, TransferHealth
 from ringrift.data.transfer.service import TransferConfig, TransferService
 
+# The documents import all of transfer from this one module, so it lists what its parts define.
 __all__ = [
     "CHUNK_BYTES",
     "BandwidthAllocation",
@@ -125,6 +126,7 @@ class ClusterTransport:
     async def send(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:
         """Bring sealed files of this node to another; options as of the transfers of a data plane."""
         plane = await open_data_plane()
+        # The service picks the transport and keeps to the limits; this only finds the one that is open now.
         return await plane.transfers.send(plane.nodes[node], artifacts, **options)
 
     async def fetch(self, node: str, artifacts: Sequence[Artifact], **options: Any) -> Moved:

@@ -25,6 +25,7 @@ __all__ = [
     "validate_coordinator",
 ]
 
+# Listed by hand: `isinstance` with a runtime protocol says yes or no, and a caller wants what is missing.
 REQUIRED_MEMBERS = ("name", "status", "start", "stop", "get_metrics", "health_check")
 
 
@@ -75,6 +76,7 @@ class CoordinatorDirectory:
         key = name or getattr(coordinator, "name", None)
         if not isinstance(key, str) or not key:
             raise TypeError(f"{coordinator!r} has no name; pass one")
+        # A later one under the same name replaces the first: a restarted coordinator is a new object.
         self._by_name[key] = coordinator
         return key
 
@@ -85,6 +87,7 @@ class CoordinatorDirectory:
         return self._by_name.get(name)
 
     def all(self) -> dict[str, Any]:
+        # A copy: callers await between entries, and a coordinator may leave the directory meanwhile.
         return dict(self._by_name)
 
 

@@ -84,6 +84,7 @@ def bootstrap_coordination(
     `get_coordinator` unless *register_with_registry* says no. Raises `RuntimeError` without a running master
     loop if one is required, and if a coordinator fails while RINGRIFT_REQUIRE_CRITICAL_IMPORTS is set.
     """
+    # Checked before anything starts, so that a refusal leaves no half of a system behind.
     if require_master_loop:
         require_running_master_loop()
     initialiser = get_initialiser()
@@ -98,6 +99,7 @@ async def start_coordination(
     initialiser = get_initialiser()
     await initialiser.initialise_async(_options(initialiser, options, auto_trigger=pipeline_auto_trigger))
     status = _after_start(initialiser, register=register_with_registry)
+    # Last: a start that is refused above leaves the saved states alone.
     await get_snapshot_coordinator().restore_all(initialiser.instances)
     return status
 
@@ -117,9 +119,11 @@ def initialize_all_coordinators(
     `bootstrap_coordination`.
     """
     initialiser = get_initialiser()
+    # Only the first call has a default: later ones would otherwise change back what a call had chosen.
     if heartbeat_threshold is None and not initialiser.initialized:
         heartbeat_threshold = HEARTBEAT_THRESHOLD_S
     arguments = {**options, "heartbeat_threshold": heartbeat_threshold}
+    # An option of the documents. False cannot be had here, and ignoring it would hide that.
     if not arguments.pop("wrap_handlers", True):
         raise ConfigError("wrap_handlers is False; the router isolates every handler, there is no other way")
     wanted = _options(
@@ -208,6 +212,7 @@ async def shutdown_all_coordinators(
     runtime, initialiser = system_runtime(), get_initialiser()
     began_s = runtime.monotonic_s()
     if initialiser.instances:
+        # Saved before anything ends, while states are whole; half of the time stays for the endings.
         await get_snapshot_coordinator().save_all(initialiser.instances, timeout_s=timeout_seconds / 2)
     left_s = timeout_seconds - (runtime.monotonic_s() - began_s)
     endings = await shut_down_async(
@@ -243,6 +248,7 @@ def _options(
     initialiser: Initialiser, named: Mapping[str, Any], *, auto_trigger: bool | None, **retries: Any
 ) -> BootstrapOptions:
     switches = {spec.switch for spec in initialiser.registry.values() if spec.switch}
+    # Documents spell some switches shorter than the names of their coordinators; both spellings work.
     switches |= {f"enable_{name}" for name in initialiser.registry}
     taken = {name for spec in initialiser.registry.values() for name in spec.arguments}
     if unknown := sorted(set(named) - switches - taken):
@@ -266,12 +272,14 @@ def _after_start(initialiser: Initialiser, *, register: bool | None) -> dict[str
     """List the coordinators for others, unless a call said no to that."""
     if register is not None:
         initialiser.listed = register
+    # All of them at each call: a second call may bring up one that was left out, or take all off the list.
     for name, instance in initialiser.instances.items():
         if not initialiser.listed:
             coordinator_directory().unregister(name)
         elif not is_idle_daemon(instance):
             coordinator_directory().register(instance, name)
     failed = [name for name, result in initialiser.results.items() if result.outcome is InitOutcome.FAILED]
+    # Last, with the rest up and listed: whoever catches the error can still look at the status.
     if failed and get_settings().require_critical_imports:
         raise RuntimeError(f"these coordinators failed: {'; '.join(initialiser.errors)}")
     return get_bootstrap_status()
@@ -303,6 +311,7 @@ def _moment(seconds: float | None) -> datetime | None:
 ISSUES_MAX = 20
 SYSTEM_HEALTH = "get_system_health"  # in the report of the run
 FAILED_TASKS_TOLERATED = 10
+# A handler that failed this often in a row fails by itself and not because of one event.
 IN_A_ROW_MAX = 3
 _INSTANCES = frozenset({InitPattern.WIRE, InitPattern.GET})
 _LEVELS = ((0.9, "healthy"), (0.7, "degraded"))
@@ -337,6 +346,7 @@ def score_status(status: Mapping[str, Any]) -> tuple[float, list[str]]:
         issues.append(NOT_SUBSCRIBED.text)
     for name, deduction in DEDUCTIONS.items():
         value = status.get(name) or 0
+        # Statuses give these facts as lists, numbers or flags; all of them have a count.
         count = len(value) if isinstance(value, list | tuple | set | dict) else int(value)
         if count > 0:
             score -= deduction.weight * min(count, deduction.count_max)
@@ -359,6 +369,7 @@ def get_system_health() -> dict[str, Any]:
         issues.append("system: no coordinator is up")
     manager = process_scope().peek(UnifiedHealthManager)
     if manager is not None and manager.is_subscribed:
+        # The lower of both: the mean over coordinators hides one broken part, the manager's score does not.
         overall = min(overall, manager.get_system_health_score())
         issues += [str(issue) for issue in manager.issues()]
     return {
@@ -373,6 +384,7 @@ def get_system_health() -> dict[str, Any]:
 
 def _told_health() -> dict[str, Any]:
     """Of a process without coordinators: what the run says, or that nobody does."""
+    # The report is the control process's own: asked there, it would answer with what it said before.
     report = None if process_scope().peek(ControlHere) else read_report()
     if report is not None and not report.ended and SYSTEM_HEALTH in report.answers:
         return dict(report.answers[SYSTEM_HEALTH])
@@ -401,6 +413,7 @@ def handler_health(router: UnifiedEventRouter) -> dict[str, Any]:
     timeouts = stats["handler_timeouts"] + sum(metrics.timeout_count for metrics in wrapped)
     invocations = sum(metrics.invocation_count for metrics in wrapped)
     tried = stats["total_events_routed"] + invocations
+    # Time-outs of wrapped handlers are among their failures already. One event can fail at several handlers.
     bad = min(tried, failures + stats["handler_timeouts"])
     return {
         "total_handlers": stats["subscriber_count"],
@@ -418,6 +431,7 @@ def _coordinator_scores(initialiser: Initialiser) -> tuple[dict[str, float], lis
     for name, result in initialiser.results.items():
         spec = initialiser.registry[name]
         shown = spec.short_name or name
+        # A skipped one counts, unlike these: it should be up, and something that failed keeps it down.
         if result.outcome in {InitOutcome.NOT_BUILT, InitOutcome.DISABLED, InitOutcome.RETIRED}:
             continue
         if not result.initialized:

@@ -18,10 +18,12 @@ __all__ = ["CoordinatorBase", "CoordinatorRegistry"]
 
 log = structlog.get_logger()
 
+# Both limits must be passed: one failure of the first two operations says nothing, nor do ten in a million.
 ERRORS_TOLERATED = 10
 ERROR_SHARE_TOLERATED = 0.1
 
 _CANCEL_GRACE_S = 1.0
+# ERROR is among them so that a failed start can be tried again on the same object.
 _MAY_START = {CoordinatorStatus.READY, CoordinatorStatus.STOPPED, CoordinatorStatus.ERROR}
 _ACTIVE = {CoordinatorStatus.RUNNING, CoordinatorStatus.PAUSED, CoordinatorStatus.DEGRADED}
 
@@ -139,6 +141,7 @@ class CoordinatorBase:
     async def _step(self, hook: Callable[[], Awaitable[None]], then: CoordinatorStatus) -> None:
         try:
             await hook()
+        # Cancellation too: a hook that was cut short has done some of its work, so no earlier state is true.
         except BaseException as error:
             self._status = CoordinatorStatus.ERROR
             self.last_error = str(error) or type(error).__name__
@@ -173,6 +176,7 @@ class CoordinatorRegistry(SingletonMixin):
         return None if entry is None else entry.coordinator
 
     def shutdown_order(self) -> list[str]:
+        # The sort is stable, so equal priorities stay newest first: what came later may use what came before.
         newest_first = reversed(self._entries.items())
         return [name for name, entry in sorted(newest_first, key=lambda item: item[1].priority)]
 

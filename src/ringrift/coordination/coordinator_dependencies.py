@@ -131,6 +131,7 @@ def order(registry: Registry) -> list[CoordinatorSpec]:
     heapq.heapify(ready)
     ordered: list[CoordinatorSpec] = []
     while ready:
+        # A heap: of all that could come next the lowest layer goes first, so that the order is fixed.
         name = heapq.heappop(ready)[2]
         ordered.append(registry[name])
         for other, needs in waits_for.items():
@@ -145,6 +146,7 @@ def order(registry: Registry) -> list[CoordinatorSpec]:
 
 def verdict(spec: CoordinatorSpec, done: Mapping[str, InitResult], *, enabled: bool) -> InitResult | None:
     """Return why *spec* cannot be brought up, given what became of those before it; None: go on."""
+    # Before the capability: what the caller left out is disabled, whether it is built or not.
     if not enabled:
         return InitResult(InitOutcome.DISABLED)
     if spec.not_built_reason:

@@ -35,6 +35,7 @@ __all__ = [
 
 PREFIX = "snapshots/"
 KEPT = 5
+# A try is lost only when another process saved in between; ten in a row mean that two of them save in a loop.
 CREATE_TRIES_MAX = 10
 
 
@@ -53,6 +54,7 @@ class StateSnapshot:
         cls, coordinator: str, state: Mapping[str, Any], *, version: int = 1, schema: int = 1
     ) -> StateSnapshot:
         """Return *state* as it is now. State must be JSON values; what cannot be kept is refused here."""
+        # A snapshot that could not be stored later is refused now, where the caller still knows what it is.
         _key(coordinator)
         check_integer("version", version, low=1)
         check_integer("schema", schema, low=1)
@@ -122,9 +124,11 @@ class SnapshotStore:
                 await self._kv.create(_key(name, snapshot.version), snapshot.to_bytes())
             except AlreadyExists:
                 continue  # another process saved that version; take the next
+            # Deleted after the new one is stored: a crash in between leaves one version too many, never none.
             for old in entries[: len(entries) + 1 - self._kept]:
                 await self._kv.delete(old.key)
             return snapshot
+        # Reached only when every try met another writer.
         raise AlreadyExists(_key(name, snapshot.version))
 
     async def load(self, name: str, *, version: int | None = None, schema: int = 1) -> StateSnapshot | None:
@@ -153,6 +157,7 @@ class SnapshotStore:
 def _key(name: str, version: int | None = None) -> str:
     if not name or "/" in name:
         raise ConfigError(f"{name!r} cannot name a snapshot; it must be text without '/'")
+    # Padded, because keys are listed in the order of their text and the last one must be the newest.
     return f"{PREFIX}{name}/" + ("" if version is None else f"{version:012d}")
 
 
@@ -161,6 +166,7 @@ def _version_of(key: str) -> int:
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:
+    # NaN and infinity are no JSON: another reader would refuse the whole snapshot.
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -249,6 +255,7 @@ class SnapshotCoordinator(SingletonMixin):
         return await store.save(name, state, schema=schema)
 
     async def _engine(self) -> Engine:
+        # Opening a database reads and may upgrade it, which blocks.
         return await asyncio.to_thread(engine_at, self._db_path)
 
     async def _store(self) -> SnapshotStore:

@@ -54,7 +54,9 @@ __all__ = [
     "with_trace",
 ]
 
+# Short against what is done under such a lock, and still only twenty system calls a second.
 LOOK_S = 0.05
+# A file of settings is far smaller; a larger one is a mistake, and reading it would block the caller.
 YAML_BYTES_MAX = 4 << 20
 _ADVICE = "Nothing was changed. Mend the file by hand"
 
@@ -75,6 +77,7 @@ async def async_file_lock(
 def file_lock(path: Path | str, *, wait_seconds: float = 10.0) -> Iterator[None]:
     """`async_file_lock` for code without an event loop."""
     taking = _locked(Path(path), wait_seconds, system_runtime())
+    # Longer than the wait itself, so that its error names the lock, and not the time-out of the bridge.
     lock = run_blocking(taking, timeout_s=wait_seconds + 10.0)
     try:
         yield
@@ -122,6 +125,7 @@ def save_yaml(path: Path | str, values: Any) -> None:
     """Write plain values as YAML, whole or not at all; `ConfigError` for what YAML cannot hold."""
     path = Path(path)
     try:
+        # Encoded before the folder is made: a refused value leaves nothing behind.
         content = msgspec.yaml.encode(values)
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be written: {error}") from None

@@ -37,7 +37,9 @@ from ringrift.settings import Settings, get_settings
 
 
 _PREFIX = "event-subscribers/"
+# A stable subscriber may be a program that runs once a month; its list of types must outlive the pause.
 _STABLE_TTL_S = 30 * 86_400.0
+# Others have the process id in their name: after a restart nobody polls under the old one.
 _DEAD_AFTER_S = 300.0
 
 
@@ -103,6 +105,7 @@ class Subscribers:
         entries = await self._kv.entries(_PREFIX)
         found = [decode_entry(entry, Subscriber) for entry in entries]
         now_s = system_runtime().now_s()
+        # Stable ones stay stored for long, so being stored does not mean to be active.
         return [item for item in found if now_s - item.last_poll_s <= _DEAD_AFTER_S]
 
 
@@ -119,7 +122,9 @@ T = TypeVar("T")
 _INSTANCE = "queue"  # acknowledgements are kept by subscriber id, whoever polls
 _SESSION = "queue"
 _SCAN = 1000
+# The position is stored whole at each acknowledgement, so the list behind a gap must have an end.
 _DONE_MAX = 10_000  # events acknowledged behind one that is not
+# Well above the waits of `publish`, so that its own error comes before the time-out of the bridge.
 _CALL_S = 60.0
 _RETRY_S, _RETRY_S_MAX = 0.1, 1.6
 
@@ -145,6 +150,7 @@ class CrossProcessEventQueue(SingletonMixin):
 
         While the log cannot be reached it tries again, *max_retries* times; the event is stored once.
         """
+        # Made once, outside of the retries: by its id the log recognizes an append that it already has.
         event = RouterEvent(normalize_event_type(event_type), dict(payload or {}), source=source)
         entry = to_log(event, session=_SESSION)
 
@@ -152,6 +158,7 @@ class CrossProcessEventQueue(SingletonMixin):
             for attempt in range(max_retries):
                 try:
                     return await self._append(entry)
+                # Both are kinds of `Unavailable`, but neither passes within the seconds that are waited here.
                 except (StorageFull, StorageReadOnly):
                     raise
                 except Unavailable:
@@ -160,6 +167,7 @@ class CrossProcessEventQueue(SingletonMixin):
 
         try:
             return _run(append())
+        # The documents' answer where a program has no right to write; a full disk is an error and is raised.
         except StorageReadOnly:
             return -1
 
@@ -194,6 +202,7 @@ class CrossProcessEventQueue(SingletonMixin):
         since_event_id: int | None = None,
     ) -> list[CrossProcessEvent]:
         """Return events that this subscriber has not acknowledged, in order."""
+        # For the length of the log, an event is given up only if this subscriber was handed it before.
         before = self._polled.get(subscriber_id, frozenset())
         found = _run(self._poll(subscriber_id, event_types, limit, since_event_id, polled=before))
         self._polled[subscriber_id] = frozenset(event.event_id for event in found)
@@ -256,6 +265,7 @@ class CrossProcessEventQueue(SingletonMixin):
     async def _open(self) -> Engine:
         if self._path is None:
             return await engine_on_demand()
+        # A file of its own gets an engine of its own: the process's engine is on another database.
         if self._engine is None:
             self._engine = await open_engine(self._settings, system_runtime())
         return self._engine
@@ -281,6 +291,7 @@ class CrossProcessEventQueue(SingletonMixin):
         subscriber = await subscribers.touch(subscriber_id, system_runtime().now_s())
         types = None if subscriber is None else subscriber.event_types
         if event_types is not None:
+            # What a call asks for wins over the registration, for this call only.
             types = [normalize_event_type(event_type) for event_type in event_types]
         stored = (await engine.events.positions(_INSTANCE)).get(subscriber_id)
         position = stored or Position(0)
@@ -299,6 +310,7 @@ class CrossProcessEventQueue(SingletonMixin):
 
     async def _ack(self, subscriber_id: str, event_ids: Sequence[int]) -> None:
         engine = await self._open()
+        # Its types decide which gaps matter: what it is not registered for needs no acknowledgement.
         subscriber = await Subscribers(engine.kv).get(subscriber_id)
         position = await self._position(engine, subscriber_id)
         acknowledged = Position(position.floor, (*position.done_above, *event_ids))
@@ -349,6 +361,7 @@ class CrossProcessEventQueue(SingletonMixin):
         engine = await self._open()
         first, last = await engine.events.bounds()
         by_type: dict[str, int] = {}
+        # Counted from the log itself, in pages: there is no count by type, and retention bounds the length.
         after = first - 1
         while records := await engine.events.read(after=after, limit=_SCAN):
             for record in records:
@@ -370,6 +383,7 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
 
 def _at(settings: Settings, path: Path) -> Settings:
     values = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
+    # Whatever the engine keeps beside its database has to follow the file, so the folder moves with it.
     return Settings(**{**values, "coordinator_db": path, "data_dir": path.parent})
 
 
@@ -378,6 +392,7 @@ def _report_given_up(subscriber_id: str, record: LogRecord) -> None:
     nobody = Subscription(subscriber_id, (record.type,), str)  # its letter is for people: no router has it
     try:
         event = from_log(record, decode_body(record))
+        # Given up is not dropped: a person finds it among the dead letters.
         failure = Failure(event, nobody, FailureKind.UNACKNOWLEDGED, "polled and never acknowledged")
         ProcessDeadLetters().capture_failure(failure, instance=_INSTANCE)
     except RingRiftError as error:
@@ -501,6 +516,7 @@ class CrossProcessEventPoller:
                 return
             for event_type, handler in self._handlers:
                 self._subscribe(event_type, handler)
+            # Waiting for the loop of the bridge would hold up a loop that runs here.
             if self.router.bound_loop is None and not _loop_runs_here():
                 run_blocking(self.router.occupy(), timeout_s=_START_S)
                 self._borrowing = True
@@ -508,6 +524,7 @@ class CrossProcessEventPoller:
     def stop(self, timeout: float = 5.0) -> None:
         """Stop delivering; what was handled is recorded."""
         with self._lock:
+            # Subscriptions first: while the router finishes its deliveries, no new one may begin.
             while self._handles:
                 self._handles.pop()()
             if self._borrowing:
@@ -520,6 +537,7 @@ class CrossProcessEventPoller:
     def _subscribe(self, event_type: Any, handler: PollHandler) -> None:
         types = [event_type] if event_type is not None else self._event_types or [None]
         for each in types:
+            # The position after a restart is found by this name, so nothing in it differs between starts.
             name = f"poller:{self.process_name}/{each or 'all'}/{callback_name(handler)}"
             self._handles.append(
                 self.router.subscribe(each, _adapter(handler), name, bus=EventSource.CROSS_PROCESS)

@@ -46,7 +46,9 @@ __all__ = [
 
 
 FILE_NAME = "curriculum_weights.json"
+# Twice the interval of writing: one write that failed does not make readers distrust the file.
 AGE_S_MAX = 7_200.0
+# Far more than all configs need; a reader must not load whatever somebody put there.
 FILE_BYTES_MAX = 1_000_000
 WEIGHT_DEFAULT = 1.0
 
@@ -70,6 +72,7 @@ def export_curriculum_weights(
         "updated_at_iso": datetime.fromtimestamp(now_s, UTC).isoformat(),
     }
     make_folders(target.parent)
+    # Other programs may read it, and it can be written anew at any time: no need to wait for the disk.
     replace_file(target, (json.dumps(content, indent=1) + "\n").encode(), private=False, durable=False)
     return target
 
@@ -90,6 +93,7 @@ def load_curriculum_weights(
         return {}
     if (runtime or system_runtime()).now_s() - updated_s > max_age_s:
         return {}
+    # One wrong weight costs its own config only; the reader counts that one as 1.
     return {name: float(value) for name, value in weights.items() if _is_number(value) and value > 0}
 
 
@@ -109,8 +113,10 @@ def _is_number(value: Any) -> bool:
 
 INTERVAL_S = 120.0
 WRITE_S = 3_600.0  # well within the age at which readers stop to believe the file
+# Shares move a little with every game; consumers should not follow that.
 CHANGE_MIN = 0.05
 MASTERED_RATE = 0.85
+# With fewer games a rate of 0.85 is reached by luck too often.
 MASTERED_GAMES_MIN = 30
 OPPONENTS_MAX = 1_000
 MATCHES_SEEN = 2_000
@@ -169,6 +175,7 @@ class CurriculumIntegration(ListeningCoordinator):
         situations = self._situations.all()
         if not situations:
             return
+        # Taken once: a look that no event asked for must not name the event of an earlier one.
         trigger, self._trigger = self._trigger, "interval"
         weights = curriculum_weights({config: each.share for config, each in situations.items()})
         told = self._rebalanced(weights, trigger)
@@ -176,7 +183,9 @@ class CurriculumIntegration(ListeningCoordinator):
             memory = self._told.setdefault(config, _Announced())
             told += _advanced(situation, memory, trigger) + _mastered(situation.state, memory)
         stale = self._runtime.now_s() - self._written_s > WRITE_S
+        # `_rebalanced` keeps the table only if it told of it, so identity says that something changed.
         if stale or self._weights is weights:
+            # The file before the events: whoever reacts to one and reads the file finds its weights.
             await self._write(weights)
         await self.tell(told)
 
@@ -224,6 +233,7 @@ def _advanced(situation: Situation, memory: _Announced, trigger: str) -> list[To
     """A champion in a higher tier than the one before."""
     rating = situation.curve[-1].rating if situation.curve else None
     tier, before = tier_of(rating), memory.tier
+    # Also when the tier fell: coming back up later is an advance again.
     memory.tier = tier
     if before is None or _rank(tier) <= _rank(before) or rating is None:
         return []
@@ -240,6 +250,7 @@ def _mastered(state: ConfigState, memory: _Announced) -> list[Told]:
     """Baselines that the champion beats nearly always, each told once per champion."""
     played: dict[str, tuple[float, int]] = {}
     for match in state.matches[-MATCHES_SEEN:]:
+        # Opponents that are not models of the run are the baselines.
         if match.first == state.champion and not match.recalled and match.second not in state.models:
             points, games = played.get(match.second, (0.0, 0))
             played[match.second] = (points + match.wins + match.draws / 2, games + match.games)
@@ -249,6 +260,7 @@ def _mastered(state: ConfigState, memory: _Announced) -> list[Told]:
         if games < MASTERED_GAMES_MIN or points / games < MASTERED_RATE or key in memory.mastered:
             continue
         if len(memory.mastered) >= OPPONENTS_MAX:
+            # Forgetting means at worst to tell something twice.
             memory.mastered.clear()
         memory.mastered.add(key)
         rate = {"win_rate": points / games, "games": games, "model_id": key[0]}

@@ -46,6 +46,7 @@ class DaemonAdapter:
         return await get_daemon_manager().stop(self.daemon_type)
 
     async def restart(self) -> bool:
+        # One that could not be ended is not started a second time beside itself.
         return await self.stop() and await self.start()
 
     def pause(self) -> bool:
@@ -114,5 +115,6 @@ def adapt(daemon: Any, name: str, *, depends_on: Iterable[DaemonType] = (), **ro
     if not any(callable(getattr(daemon, each, None)) for each in _LIFE):
         raise ConfigError(f"{type(daemon).__name__} has neither run() nor start(), so it cannot be a daemon")
     daemon_type = DaemonType.register(name)
+    # The same object at every restart: what it keeps in its fields outlives a crash of its run.
     get_daemon_manager().register_factory(daemon_type, lambda: daemon, depends_on, **row)
     return DaemonAdapter(daemon_type)

@@ -28,6 +28,7 @@ def get_factory_implementation(daemon_type: DaemonType) -> Factory:
     if spec.unavailable_reason:
         raise ConfigError(f"{daemon_type} cannot be made: {spec.unavailable_reason}")
     module, _, name = spec.entry_point.partition(":")
+    # Imported when it is asked for: a table of functions would load the modules of all daemons.
     found: Any = getattr(importlib.import_module(module), name)
     if not callable(found):
         raise ConfigError(f"{spec.entry_point} of {daemon_type} is no function")

@@ -78,6 +78,7 @@ def get_all_lifecycles() -> dict[DaemonType, DaemonLifecycle]:
 def next_actions() -> tuple[Action, ...]:
     """What the supervisor would do if it looked now, each with its reason."""
     supervisor = get_daemon_manager().supervisor
+    # Of all daemons and not of one: what is done with one depends on those that it needs.
     return plan(supervisor.views(), now_s=supervisor.runtime.monotonic_s()).actions
 
 

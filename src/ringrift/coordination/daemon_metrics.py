@@ -55,5 +55,6 @@ def get_all_daemon_metrics() -> dict[DaemonType, DaemonMetrics]:
             permanently_failed=manager.is_permanently_failed(daemon_type),
         )
         for daemon_type in health
+        # Two questions: a daemon that is registered between them has health and no row yet.
         if (row := rows.get(daemon_type.value)) is not None
     }

@@ -37,6 +37,7 @@ def get_runner(daemon_type: DaemonType) -> Runner:
                 raise Unavailable(f"{daemon_type.value} did not start: {manager.why(daemon_type)}")
             await asyncio.get_running_loop().create_future()  # ends with the caller's task
         finally:
+            # Also after a failed start: the daemon is wanted since then, and would come up later by itself.
             await manager.stop(daemon_type)
 
     return run
@@ -47,6 +48,7 @@ PREFIX = "create_"
 __all__ = ["Runner", "get_all_runners", "get_runner", *(f"{PREFIX}{each.value}" for each in DaemonType)]
 
 
+# One function per name, so that two imports of it are the same object.
 @cache
 def _make(name: str) -> Runner:
     daemon_type = DaemonType(name.removeprefix(PREFIX))

@@ -148,8 +148,10 @@ _DECIDED: Mapping[type, PipelineStage] = {
     Promoted: PipelineStage.COMPLETE,
     Rejected: PipelineStage.COMPLETE,
 }
+# A training that ended well leads to evaluation; one that failed did so in training.
 _FAILED: Mapping[str, PipelineStage] = {**_ENDED, "train": PipelineStage.TRAINING}
 # Of several jobs under way, the one furthest along is where the config is.
+# Self-play is left out: it is open nearly always and would hide what else goes on.
 _UNDER_WAY = (
     ("evaluate", PipelineStage.EVALUATION),
     ("train", PipelineStage.TRAINING),
@@ -180,6 +182,7 @@ def transitions(state: ConfigState) -> list[StageTransition]:
     found: list[StageTransition] = []
     now, since_s, turn = PipelineStage.IDLE, state.first_s, 1
     for step in sorted(_steps(state), key=lambda each: each.at_s):
+        # The first work after a decision begins the next turn.
         if not step.error and now is PipelineStage.COMPLETE:
             now, turn = PipelineStage.IDLE, turn + 1
         if not step.error and _ORDER.index(step.stage) <= _ORDER.index(now):
@@ -187,6 +190,7 @@ def transitions(state: ConfigState) -> list[StageTransition]:
         found.append(
             StageTransition(
                 config_key=state.config,
+                # A failure does not move the config: it goes from what failed to where the config stays.
                 from_stage=step.stage if step.error else now,
                 to_stage=now if step.error else step.stage,
                 iteration=turn,
@@ -217,6 +221,7 @@ def _steps(state: ConfigState) -> Iterator[_Step]:
                 kinds[fact.job_id] = stage_of(fact.kind, fact.order.purpose)
                 if kinds[fact.job_id] in _ORDERED:
                     yield _Step(fact.at_s, _ORDERED[kinds[fact.job_id]])
+            # Among the decisions, an ended job is one that failed.
             case JobEnded() if kinds.get(fact.job_id) in _FAILED:
                 yield _Step(fact.at_s, _FAILED[kinds[fact.job_id]], error=fact.error or "it left no message")
             case Staged() | Promoted() | Rejected():
@@ -231,6 +236,7 @@ def iterations(state: ConfigState) -> list[IterationRecord]:
     for model in state.models.values():
         decided_s = _decided_s(model)
         if decided_s is not None:
+            # A rejected model was judged against whoever was champion then.
             rival = before[model.digest] if model.digest in before else _champion_at(state, decided_s)
             found.append(
                 IterationRecord(
@@ -245,6 +251,7 @@ def iterations(state: ConfigState) -> list[IterationRecord]:
                     promoted=model.digest in before,
                 )
             )
+        # From model to model, also past one that is not decided upon: its games led to it, not to the next.
         started_s = model.made_s
     return found
 
@@ -298,6 +305,7 @@ def stage_seconds(found: list[StageTransition]) -> dict[str, float]:
 NAME = "pipeline_orchestrator"
 PRESETS = ("small", "medium", "large")
 ANSWER_S = 10.0
+# What the log held at the start is delivered before the loop is open; it waits so long in all.
 LOOP_STEP_S, LOOP_WAIT_STEPS = 0.5, 40
 STRAIN_S = 900.0  # a strain that nobody repeats is over after this time
 
@@ -348,6 +356,7 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.training_batch_size is not None:
             changed["batch"] = self.training_batch_size
         if self.training_epochs is not None:
+            # Filled in from the rules of a run, whose values are not the defaults of a bucket by itself.
             usual = msgspec.to_builtins(LearningRules().bucket)
             asked = {**dict(table.get("bucket", {})), "steps_per_row": float(self.training_epochs)}
             changed["bucket"] = {**usual, **asked}
@@ -388,6 +397,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
     async def _on_event(self, event: RouterEvent) -> None:
         name, told = event.event_type, event.payload
         if is_claim(event):
+            # No signal and no waking yet: a claim counts with its file, and the intake wakes the loop.
             await self._take_in(event)
             return
         self.signals.note(event)
@@ -416,6 +426,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
                 raise ConfigError("no run is open that could take it in; start one and tell it again")
             wake = get_loop_waker().ring_for
             await FileIntake(loop, engine, get_settings(), self.runtime, wake=wake).hear(event)
+        # Kept and not raised: as a dead letter it would be tried again, and the same file refused again.
         except REFUSALS as error:
             await keep_refusal(refused(event, str(error)))
 
@@ -423,6 +434,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         """The loop of this process. What came out of the log before it was open waits for that."""
         waits = event.origin is EventSource.CROSS_PROCESS and self.auto_trigger
         for _ in range(LOOP_WAIT_STEPS if waits else 0):
+            # Only what was said after this start counts: the status of a run that ended is still stored.
             if self._answers.loop is not None or await self._is_run_elsewhere(since_s=self._started_s):
                 break
             await self.runtime.sleep(LOOP_STEP_S)
@@ -574,6 +586,7 @@ def wire_pipeline_events(
     found = get_pipeline_orchestrator() if router is None else DataPipelineOrchestrator(router=router)
     changes = {name: value for name, value in asked.items() if value is not None}
     config = msgspec.structs.replace(found.config, **changes)
+    # The loop reads the orchestrator of the process; one on another router configures nothing.
     if config != found.config and router is None and get_open_run().loop is not None:
         raise ConfigError(f"the loop runs; stop it before you change {', '.join(sorted(changes))}")
     found.config = config
@@ -634,6 +647,7 @@ class DataPipelineDaemon:
         self._running = True
         try:
             if on_ready is not None:
+                # Ready with nothing to learn yet: what depends on this daemon must not wait for a config.
                 on_ready()
             await self._live()
         finally:
@@ -653,6 +667,7 @@ class DataPipelineDaemon:
     async def _wait_for_work(self) -> tuple[str, ...]:
         engine = await get_engine()
         while True:
+            # First, because the reason that is shown should be the one to act on.
             if await controlled_elsewhere(engine):
                 self._waits_for = "control of the run, which another process holds"
             elif not get_pipeline_orchestrator().auto_trigger:
@@ -661,6 +676,7 @@ class DataPipelineDaemon:
                 return configs
             else:
                 self._waits_for = "a config to learn; name one with ringrift run --configs"
+            # Control and the choice of configs change in other processes, and no event tells this one.
             await self._runtime.sleep(LOOK_S)
 
     async def _learn_while_in_control(self, configs: tuple[str, ...]) -> None:
@@ -678,6 +694,7 @@ class DataPipelineDaemon:
                     learning = group.create_task(self._learn(configs))
                     while not learning.done() and not await controlled_elsewhere(engine):
                         await asyncio.wait({learning}, timeout=LOOK_S)
+                    # A cancelled child does not fail the group, which waits for the last status of the loop.
                     learning.cancel()
         finally:
             self._loop = None
@@ -711,6 +728,7 @@ class DataPipelineDaemon:
             return HealthCheckResult(False, CoordinatorStatus.STOPPED, "not running")
         if self._loop is None:
             return HealthCheckResult.degraded(f"waits for {self._waits_for}")
+        # Measured by whoever asks and not by the loop: one that hangs could not say so.
         passes, now_s = self._loop.controller.passes, self._runtime.monotonic_s()
         if passes != self._turned[0]:
             self._turned = (passes, now_s)

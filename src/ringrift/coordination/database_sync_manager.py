@@ -115,6 +115,7 @@ class RecordSync:
         plane, total, errors = self._plane, Merged(), []
         self.counts.rounds += 1
         await self._transactions.recover_async()  # a merge that was decided on is finished, whoever began it
+        # Merged before publishing, so that the snapshot of this node holds what the others know too.
         view = await plane.view()
         for snapshot in self.newest(view):
             try:
@@ -135,6 +136,7 @@ class RecordSync:
         newest: dict[str, Artifact] = {}
         for artifact in view.of_kinds({ArtifactKind.SNAPSHOT}):
             if artifact.name == self._card_name and artifact.node != self._plane.this.name:
+                # The view lists the oldest first, so the last one of a node stays.
                 newest[artifact.node] = artifact
         return list(newest.values())
 
@@ -162,6 +164,7 @@ class RecordSync:
             node=plane.this.name,
             created_s=now_s,
         )
+        # An unchanged database has the digest of the last round, and then nothing is new here.
         self.counts.published += await plane.manifest.register([card])
         receipt = Receipt(
             digest=digest, node=plane.this.name, size=size, verified_s=now_s, verifier="records"
@@ -187,6 +190,7 @@ class RecordSync:
             merged = await self._merge(snapshot, copy)
         self._update_local_stats(merged)
         self.counts.merged += 1
+        # Last: after a crash before this the snapshot is merged again, which changes nothing.
         await self._merged.put(snapshot.node, _MergedSnapshot(snapshot.digest))
         return merged
 
@@ -199,6 +203,7 @@ class RecordSync:
                 name, OperationType.MERGE, self.db_path, copy, self.tables
             )
             await log.complete_operation_async(name, operation.operation_id)
+        # Outside of the block, which undoes what fails in it: a commit that has begun is only ever finished.
         return await log.commit_async(name, self._merge_databases)
 
     async def _fetch(self, view: ManifestView, snapshot: Artifact) -> None:
@@ -240,6 +245,7 @@ class RatingRecordSync(RecordSync):
     """Matches that were played; ratings follow from them and are never copied themselves."""
 
     name = "ratings"
+    # Without an age: a match never changes, so a known one is never replaced.
     tables = (RecordTable(table="matches", key=("match_id",)),)
 
 

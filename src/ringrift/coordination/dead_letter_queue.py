@@ -59,6 +59,7 @@ class DLQRetryDaemon(HandlerBase):
         self._totals = dict.fromkeys(("recovered", "failed", "abandoned", "stale_abandoned"), 0)
 
     async def _run_cycle(self) -> None:
+        # First, so that they do not take places in the batch from letters that may still succeed.
         stale = await asyncio.to_thread(self._dlq.abandon_stale, self._stale_hours)
         self._totals["stale_abandoned"] += stale
         abandoned_before = (await asyncio.to_thread(self._dlq.get_stats))["session_abandoned"]
@@ -73,6 +74,7 @@ class DLQRetryDaemon(HandlerBase):
     async def _announce(self, stale: int, stats: dict[str, Any]) -> None:
         router = self._own_router or get_router()
         if types := self._dlq.take_recovered_types():
+            # Since the last announcement and not of this cycle: others may have retried in between.
             recovered = stats["session_recovered"] - self._announced
             self._announced = stats["session_recovered"]
             payload = {"recovered_count": recovered, "event_types": types}
@@ -143,6 +145,7 @@ def enable_dead_letter_queue(dlq: DeadLetterQueue, bus: Any) -> None:
     """Send the failed deliveries of *bus* (the router or one of its views) to *dlq*."""
     router = getattr(bus, "router", bus)
     router.send_dead_letters_to(dlq)
+    # Both ways: a letter is tried again at the router that it comes from.
     dlq.serve(router)
 
 

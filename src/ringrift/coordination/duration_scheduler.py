@@ -95,6 +95,7 @@ class DurationScheduler(SingletonMixin):
                 left_s = await self._left_s(task, now_s)
                 why = f"{task.task_type.value} runs on {host}, for about {left_s / 60:.0f} min more"
                 return SpawnVerdict(False, why, left_s, check="exclusive")
+        # By the wall clock and not by the engine's time: these are hours of people.
         if (left_s := self._busy.left_s(self._runtime.wall_s())) > 0:
             why = f"intensive tasks wait until {self._busy.last}:00 UTC"
             return SpawnVerdict(False, why, left_s, check="busy_hours")
@@ -116,6 +117,7 @@ class DurationScheduler(SingletonMixin):
 
     async def _left_s(self, task: RunningTask, now_s: float) -> float:
         expected_s = await self.estimate_s(task.task_type.value, task.config_key, task.node)
+        # An overdue task may end at any moment; a minute keeps callers from asking in a tight loop.
         return max(60.0, task.started_s + min(LONGEST_S, expected_s) - now_s)
 
 

@@ -81,6 +81,7 @@ async def at_risk(plane: DataPlane, host: str) -> list[Artifact]:
     risky = []
     for artifact in manifest.cards:
         held = receipts.get(artifact.digest, ())
+        # What lives on in another file need not be saved.
         if artifact.digest in heirs or all(receipt.node != host for receipt in held):
             continue
         if not view.of(held, stones.get(artifact.digest)).besides(host):
@@ -102,6 +103,7 @@ async def evacuate(
     before all others, by how urgent they are.
     """
     urgent = first or {}
+    # The sort is stable: equally urgent files keep the order of `at_risk`. Those not asked for come last.
     order = sorted(await at_risk(plane, host), key=lambda each: -urgent.get(each.digest, -1))
     every = {artifact.digest: artifact for artifact in order}
     left, used, errors = dict(every), list[str](), list[str]()
@@ -262,6 +264,7 @@ class EphemeralRecords:
     async def urgent(self, host: str) -> dict[str, int]:
         """The files of *host* that go first: digest, and how urgent."""
         asked = [each for each in await self._games.all() if each.host == host]
+        # A file may hold several games that were asked for: the most urgent one comes last and stays.
         return {digest_of(each): each.priority for each in sorted(asked, key=lambda each: each.priority)}
 
     async def arrived(self, host: str, digests: Collection[str]) -> None:
@@ -283,6 +286,7 @@ class EphemeralRecords:
             completed_s=now_s,
             games_saved=done.games,
             games_left=done.games_left,
+            # Many files fail for the same few reasons, and a record should stay small.
             errors=done.errors[:20],
         )
         await self.put_evacuation(finished)
@@ -297,6 +301,7 @@ class EphemeralRecords:
 
 NAME = "ephemeral_guard"
 _ANSWER_S = 30.0
+# A rented host may play before it is in the config file; its name is all that is known then.
 _WORDS = ("vast", "spot", "preemptible", "ephemeral", "runpod")
 
 
@@ -374,6 +379,7 @@ class EphemeralDataGuard(WiredCoordinator):
     ) -> None:
         super().__init__(NAME, router=router)
         self._get_plane = get_plane or open_data_plane
+        # Noting something may make a store; looking must not.
         self._look_at_plane: Callable[[], Awaitable[DataPlane | None]] = get_plane or existing_data_plane
         self.rules = rules or EphemeralRules()
         self._tasks = TaskOwner(NAME)
@@ -437,9 +443,11 @@ class EphemeralDataGuard(WiredCoordinator):
     async def leave(self) -> Evacuated:
         """This node ends: say so, and bring out what only it has."""
         plane = await self._get_plane()
+        # The time runs from the signal on, so the deadline is set before anything is read.
         deadline_s = plane.runtime.monotonic_s() + self.rules.final_push_s
         pending = games_in(await at_risk(plane, plane.this.name))
         reason = f"ephemeral_termination:pending_games={pending}"
+        # Before the push, so that nodes that stay can begin to fetch at the same time.
         await self.router.publish("HOST_OFFLINE", {"node_id": plane.this.name, "reason": reason}, NAME)
         done = await final_push(plane, deadline_s=deadline_s)
         log.info("ephemeral.final_push", games=done.games, games_left=done.games_left, errors=done.errors)
@@ -465,6 +473,7 @@ class EphemeralDataGuard(WiredCoordinator):
     async def _on_offline(self, event: RouterEvent) -> None:
         host = str(event.payload["node_id"])
         plane = await self._get_plane()
+        # The end of this node itself is the matter of `leave`.
         if host == plane.this.name or not is_ephemeral(host, plane.nodes):
             return
         if await at_risk(plane, host):
@@ -491,6 +500,7 @@ class EphemeralDataGuard(WiredCoordinator):
 
     async def stop(self) -> None:
         """Hear nothing more; an ephemeral node brings its games out before it goes."""
+        # A process that only asked the guard something does not speak for the node, and pushes nothing.
         was_wired = self.is_subscribed
         self.unwire()
         try:

@@ -97,6 +97,7 @@ class GauntletResult:
 def gauntlet_result(state: ConfigState, model: str, *, rules: PromotionRules | None = None) -> GauntletResult:
     """Add up what *model* played against baselines."""
     matches = state.trusted_matches()
+    # All matches of a config have the same number of players.
     players = matches[0].players if matches else 2
     names = sorted({each.second for each in matches if each.first == model and is_baseline(each.second)})
     results: dict[str, OpponentResult] = {}
@@ -232,6 +233,7 @@ def get_elo_service() -> EloService:
 
 UPDATE_POINTS_MIN = 1.0  # a rating that moved less says nothing new
 SIGNIFICANT_POINTS = 25.0
+# A joint fit moves every rating a little with each match; the largest changes are worth an event.
 UPDATES_AT_ONCE = 20
 VELOCITY_WINDOW_S = 48 * 3600.0
 VELOCITY_POINTS_MIN = 3
@@ -267,6 +269,7 @@ def look(
         return KnownRatings(count, values, state.champion, mine, now_velocity), []
     told = [*_updates(before, state.config, ratings), *_significant(before, state, mine)]
     changed = _velocity_changed(before, state.config, now_velocity)
+    # Kept until a change is told: small steps in one direction add up.
     significant = (
         mine if before.significant is None or any(n == _SIGNIFICANT for n, _ in told) else before.significant
     )
@@ -415,6 +418,7 @@ class EvaluationDaemon(AskedDaemon):
             )
         details = request_details(model, new, games=games)
         await loop.write(config_key, Noted(at_s=now_s, topic=WANTED_TOPIC, text=reason, details=details))
+        # The state is live: the note that was just written is in it.
         return wanted_games(state, now_s)
 
     # --- what it knows ------------------------------------------------------------------------------------

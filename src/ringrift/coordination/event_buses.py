@@ -108,6 +108,7 @@ class DataEventBus:
     def __init__(self, max_history: int = 1000, *, router: UnifiedEventRouter | None = None) -> None:
         self._own_router = router
         self._max_history = max_history
+        # A list: a callback may be subscribed several times, and each `unsubscribe` ends one of them.
         self._handles: dict[tuple[str | None, DataCallback], list[SubscriptionHandle]] = {}
         self._latencies_s: deque[float] = deque(maxlen=_SAMPLES_MAX)
         self._handled = self._errors = 0
@@ -193,10 +194,12 @@ class DataEventBus:
                 result = callback(as_data_event(event))
                 if inspect.isawaitable(result):
                     await result
+            # Counted and passed on: isolation and dead letters are the router's.
             except Exception:
                 self._errors += 1
                 raise
             finally:
+                # Also after a time-out, which comes as a cancellation: slow calls are what this is to show.
                 self._latencies_s.append(runtime.monotonic_s() - begun_s)
 
         return handle
@@ -262,6 +265,7 @@ class StageEventBus:
         """Call *callback* with each result of a stage. Subscribing the same one again changes nothing."""
         stage = StageEvent(event)
         known = self._handles.get((stage, callback))
+        # One that was ended by its own handle is still in this table.
         if known is not None and known.active:
             return known
         handle = self.router.subscribe(
@@ -308,6 +312,7 @@ class StageEventBus:
             iteration=result.iteration,
             stage_result=result,
         )
+        # By event: callbacks also get what others publish, and nobody collects their answers then.
         answers = self._answers[event.event_id] = []
         try:
             await self.router.publish_event(event)
@@ -369,6 +374,7 @@ def as_stage_result(event: RouterEvent, stage: StageEvent) -> StageCompletionRes
         if said != stage:
             return None
     else:
+        # Several stages share one event; what tells them apart is in the payload.
         alias = ALIASES.get(stage.name)
         if alias is not None and any(event.payload.get(key) != value for key, value in alias.sets):
             return None

@@ -76,6 +76,7 @@ def _delegations() -> list[DelegationSpec]:
         )
         for event in CATALOG.values()
         for coordinator in event.consumed_by
+        # Daemons hear events too; this registry is about coordinators.
         if coordinator in calls
     ]
 
@@ -97,6 +98,7 @@ def process_delegation_registry(results: dict[str, bool] | None = None) -> dict[
     """Bring the system up if it is not, and say for every event whether its coordinator listens."""
     found = {} if results is None else results
     bootstrap_coordination()
+    # Coordinators name their subscriptions `coordinator.EVENT`, as the registry does.
     live = {item["name"] for item in get_router().list_subscribers()}
     found.update({spec.name: spec.name in live for spec in DELEGATION_REGISTRY})
     return found

@@ -45,6 +45,7 @@ class CoordinationFacade(SingletonMixin):
         ok, reason = can_spawn(task_type, node_id)
         if not ok:
             return None, reason
+        # Not atomic: another process may take the last place in between, and then one task too many runs.
         name = task_id or f"{task_type}-{system_runtime().new_id()}"
         return get_task_coordinator().register_task(name, task_type, node_id, pid, config_key), "ok"
 

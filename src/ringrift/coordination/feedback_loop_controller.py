@@ -90,6 +90,7 @@ def architecture_weights(scores: Mapping[str, float]) -> dict[str, float]:
     """Weights that sum to 1, at least a tenth each; a size without a score counts as the mean."""
     names = sorted({*PRESETS, *scores})
     mean = math.fsum(scores.values()) / len(scores) if scores else 0.0
+    # By the distance to the mean: the level of the scores differs from search to search.
     raw = {name: math.exp(SHARPNESS * (scores.get(name, mean) - mean)) for name in names}
     total = math.fsum(raw.values())
     spare = 1.0 - WEIGHT_MIN * len(names)
@@ -198,6 +199,7 @@ class GauntletFeedbackController(EvaluationWatcher):
 
     async def _look(self, situation: Situation) -> None:
         config, now_s = situation.state.config, self._runtime.now_s()
+        # Compared with what was told last, so that a change during the cooldown is told after it.
         before, found = self._told.get(config, NEUTRAL), situation.feedback
         held_back = now_s - self._told_s.get(config, float("-inf")) < GAUNTLET_COOLDOWN_S
         if held_back or before.by_gauntlet == found.by_gauntlet:
@@ -334,6 +336,7 @@ class FeedbackSignals:
         self.total += 1
         self._history.append(signal)
         self._latest.setdefault(signal.config_key, {})[signal.signal_type] = signal
+        # Keys come from payloads that anybody may publish, so their number needs a bound.
         while len(self._latest) > CONFIGS_MAX:
             del self._latest[next(iter(self._latest))]
 
@@ -412,6 +415,7 @@ class FeedbackLoopController(StageDaemon):
 
     async def _on_event(self, event: RouterEvent) -> None:
         """Keep the signal, and look at its config at once."""
+        # Its own events would make it look again at what it has just told.
         if event.source == self.name or is_claim(event):
             return  # the loop tells what was claimed itself once it has taken it in
         signal = read_signal(event.event_type, event.payload, at_s=self._runtime.now_s())
@@ -429,6 +433,7 @@ class FeedbackLoopController(StageDaemon):
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
         said = self._said.setdefault(config, _Said())
+        # Outside of the cooldown: poor games are to be checked at once.
         told = _quality_events(situation, said)
         now_s, found = self._runtime.now_s(), in_force(situation)
         if now_s - said.at_s >= COOLDOWN_S and worth_telling(said.feedback, found):

@@ -107,6 +107,7 @@ def resilient_handler(
     limits = config or ResilientHandlerConfig()
     own_name = getattr(handler, "__name__", type(handler).__name__)
     key = f"{coordinator}.{own_name}" if coordinator else own_name
+    # One that is wrapped again, as after a restart of its owner, goes on counting.
     metrics = _metrics().setdefault(key, HandlerMetrics(key, coordinator))
 
     @functools.wraps(handler)
@@ -154,11 +155,13 @@ class _TimedOut(Exception):
 
 async def _call_within(handler: Handler, event: Any, limit_s: float) -> None:
     result = handler(event)
+    # A plain handler has ended by now: nothing can interrupt it, so the limit is for async ones.
     if not inspect.isawaitable(result):
         return
     scope = asyncio.timeout(limit_s)
     try:
         async with scope:
+            # A handler that ignores its cancellation is left behind after a grace, and not waited for.
             await await_ending(result)
     except TimeoutError:
         if scope.expired():
@@ -190,6 +193,7 @@ async def _failed(
     try:
         name = "HANDLER_TIMEOUT" if error is None else "HANDLER_FAILED"
         await get_router().publish(name, {**payload, **more}, "handler_resilience")
+    # The wrapper never raises, also when its announcement cannot be stored.
     except RingRiftError as problem:
         log.error("handler.announcement_lost", handler=metrics.handler_name, error=str(problem))
 

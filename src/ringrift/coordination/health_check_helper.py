@@ -35,6 +35,7 @@ class HealthCheckHelper:
         start_time: float | None, grace_period: float = 30.0, *, now_s: float | None = None
     ) -> Verdict:
         """True while the component is still in its start-up grace; one that never started has all of it."""
+        # 0 is what many components have in such a field before they start.
         if not start_time:
             return True, "not started yet"
         uptime = _age(start_time, now_s)

@@ -117,6 +117,7 @@ def _no_with_reason(reason: str) -> tuple[bool, str]:
 # --- the life of a task, of the coordinator of this process --------------------------------------------
 
 
+# Looked up at each call: after a reset the coordinator of the process is another object.
 def _register_task(
     task_id: str, task_type: TaskType | str, node_id: str = "", pid: int | None = None, config_key: str = ""
 ) -> bool:
@@ -147,6 +148,7 @@ can_spawn_safe = safe(can_spawn, _no_with_reason)
 check_before_spawn_safe = safe(check_before_spawn, _no_with_reason)
 can_schedule_task_safe = safe(can_schedule_task, _no_with_reason)
 can_train_safe = safe(can_train, _no_with_reason)
+# None where False or a number would be an answer: the caller decides what unknown means.
 estimate_task_duration_safe = safe(estimate_task_duration, _none)
 check_backpressure_safe = safe(check_backpressure, _none)
 get_throttle_factor_safe = safe(get_throttle_factor, _none)

@@ -71,6 +71,7 @@ class Initialiser:
         self._order = order(registry)
         self._publish = publish
         self._runtime = runtime or system_runtime()
+        # Reentrant, so that an entry point that calls bootstrap gets `Unavailable` and no deadlock.
         self._lock = threading.RLock()
         self.results: dict[str, InitResult] = {}
         self.instances: dict[str, Any] = {}  # in the order in which they came up
@@ -94,6 +95,7 @@ class Initialiser:
         have its effect any more.
         """
         with self._lock:
+            # The runtime's sleep is asynchronous, so without a loop each wait gets a loop of its own.
             waits = _skip_wait if loop_is_running() else asyncio.run
             for delay_s in self._steps(options):
                 waits(self._runtime.sleep(delay_s))
@@ -115,6 +117,7 @@ class Initialiser:
 
     def shutdown_order(self) -> list[str]:
         """Return what is up, last first."""
+        # Results keep the one order of the start, also of what came up in a later call.
         return [name for name in reversed(list(self.results)) if self.results[name].initialized]
 
     def forget(self, *, shutdown_requested: bool = False) -> None:
@@ -154,6 +157,7 @@ class Initialiser:
         """Before anything is changed: every option has somebody whom it concerns."""
         for name in options.arguments:
             takers = [spec for spec in self._order if name in spec.arguments and not spec.not_built_reason]
+            # True as well if nobody takes it: then it can have no effect either.
             if all(_asked(spec, options) is False for spec in takers):
                 what = ", ".join(spec.name for spec in takers) or "nothing in this version"
                 raise ConfigError(f"{name} is for {what}, which is switched off")
@@ -168,6 +172,7 @@ class Initialiser:
             before = self.results[spec.name]
             if before.initialized:
                 self._give_again(spec, options)
+            # What failed is tried again only on request; what was skipped may have what it needs now.
             elif _asked(spec, options) or before.outcome is InitOutcome.SKIPPED:
                 result = verdict(spec, self.results, enabled=_asked(spec, options) is not False)
                 if result is None:
@@ -206,6 +211,7 @@ class Initialiser:
             return InitResult(InitOutcome.INITIALIZED)
         wanted = {name: options.arguments[name] for name in spec.arguments if name in options.arguments}
         instance = target(**wanted)
+        # After the call: arguments that were refused are not what it has.
         self._given[spec.name] = wanted
         if inspect.isawaitable(instance):
             discard(instance)
@@ -273,6 +279,7 @@ def discard(awaitable: Any) -> None:
 # that fails or overruns is reported, and the rest is ended all the same.
 
 
+# Waited in addition to the deadline, once for every coordinator that overruns.
 _CANCEL_GRACE_S = 0.1
 
 
@@ -340,6 +347,7 @@ async def _end(initialiser: Initialiser, name: str, timeout_s: float) -> str:
 
 def _end_at_once(initialiser: Initialiser, name: str) -> Ending:
     """Without waiting: inside a running loop a call that is not async cannot."""
+    # Another order than when it can wait: `unwire` is the one that is not asynchronous.
     closer = _closer(initialiser, name, "unwire", "shutdown", "stop")
     if closer is None:
         return Ending(name)

@@ -95,10 +95,12 @@ class PriorityJobScheduler(SubscribedCoordinator):
 
     async def schedule(self, job: ScheduledJob) -> str:
         """Offer *job* and return its id; `Unavailable` when as many are scheduled as may be."""
+        # First, so that jobs that have ended do not count against the limit.
         await self.forget_ended()
         if len(self._jobs) >= JOBS_MAX:
             raise Unavailable(f"{JOBS_MAX} jobs are scheduled already", retry_after_s=INTERVAL_S)
         if job.host_preference and self.nodes.factor(job.host_preference, self.runtime.now_s()) == 0:
+            # Nobody else may claim it, so it would wait for a host that may never return.
             raise ConfigError(f"{job.host_preference} is away; schedule the job without a host")
         queue = await self._get_queue()
         (job_id,) = await queue.add([_as_work(job)])
@@ -129,6 +131,7 @@ class PriorityJobScheduler(SubscribedCoordinator):
             return None
         if victim.priority >= urgent.priority:
             raise ConfigError(f"{for_job_id} is not more urgent than {job_id}")
+        # Cancelled before it is offered again: the other way round it could run twice.
         if not await queue.cancel(job_id, reason=f"preempted by {for_job_id}"):
             return None
         (again,) = await queue.add([_again(victim)])
@@ -151,12 +154,14 @@ class PriorityJobScheduler(SubscribedCoordinator):
     async def requeue_host(self, host: str) -> list[str]:
         """Offer to everybody what only *host* could do; return the new ids."""
         queue = await self._get_queue()
+        # Claims whose lease has run out are ready after this, and so are moved as well.
         await queue.expire()
         moved = []
         for job_id, job in list(self._jobs.items()):
             if job.host_preference != host:
                 continue
             item = await queue.get(job_id)
+            # One that is claimed may be under way after all: its lease decides.
             if item is None or item.state not in (WorkState.READY, WorkState.BLOCKED):
                 continue
             if not await queue.cancel(job_id, reason=f"{host} is gone"):
@@ -245,6 +250,7 @@ class JobSchedulerDaemon(HandlerBase):
         self._wired_here = False
 
     async def _on_start(self) -> None:
+        # If bootstrap wired it, it is not this daemon's to end.
         self._wired_here = not self.scheduler.is_subscribed
         self.scheduler.wire()
 
