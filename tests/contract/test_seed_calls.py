@@ -264,6 +264,7 @@ ABOVE = ("emit_", "trigger_", "select_curriculum_config")
 MOVING_DATA = (
     "ringrift.data.",
     "ringrift.resources.",
+    "ringrift.coordination.cluster_manifest",
     "ringrift.coordination.cluster_transport",
     "ringrift.coordination.database_sync_manager",
     "ringrift.coordination.delivery_ledger",

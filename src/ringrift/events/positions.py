@@ -110,7 +110,7 @@ class DeliveryNotes:
     def __init__(self, folder: Path, instance: str) -> None:
         self._paths = [folder / f"{instance}.notes.{side}" for side in ("a", "b")]
         # Appending: after `empty` the next note stands at the new end and not behind a hole.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
         try:
             make_folders(folder)
             self._files = [open_file(path, flags, 0o600) for path in self._paths]
@@ -121,8 +121,9 @@ class DeliveryNotes:
 
     def read(self) -> Iterator[Note]:
         """Yield what an earlier run left; a line cut off by a crash is not a note."""
-        for path in self._paths:
-            for line in path.read_bytes().split(b"\n")[:-1]:
+        # Through the open files: under their paths there may be those of another run by now.
+        for file in self._files:
+            for line in os.pread(file, os.fstat(file).st_size, 0).split(b"\n")[:-1]:
                 # The name of the subscription comes last because it may contain spaces.
                 parts = line.decode("utf-8", "replace").split(" ", 2)
                 if len(parts) == 3 and parts[0].isdigit():
