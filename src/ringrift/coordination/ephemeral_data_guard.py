@@ -246,7 +246,7 @@ class EphemeralRecords:
         def beat(note: HostNote | None) -> HostNote:
             return msgspec.structs.replace(note or HostNote(host=host), heartbeat_s=now_s)
 
-        await self._hosts.change(host, beat)
+        await self._hosts.change(host, beat, ttl_s=KEPT_S)
 
     async def hosts(self) -> dict[str, HostNote]:
         return {note.host: note for note in await self._hosts.all()}

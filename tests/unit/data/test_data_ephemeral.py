@@ -8,6 +8,7 @@ import pytest
 from guards_world import World, nodes
 
 from ringrift.coordination.ephemeral_data_guard import (
+    KEPT_S,
     EphemeralDataGuard,
     EphemeralRecords,
     EphemeralRules,
@@ -72,6 +73,19 @@ async def test_what_only_the_host_has_is_at_risk():
     assert (await guard.risks())[0].silent_s == 130.0
     await guard.note_heartbeat("vast-1")
     assert (await guard.risks())[0].silent_s == 0.0
+
+
+async def test_a_host_that_was_silent_for_a_week_is_forgotten_also_after_a_heartbeat():
+    world = world_of("a")
+    records, now_s = EphemeralRecords(world.planes["a"].kv), world.runtime.now_s()
+    await records.checkpoint("vast-1", games_generated=1, unsealed_games=0, now_s=now_s)
+    world.runtime.advance(KEPT_S - 1.0)
+    await records.heartbeat("vast-1", now_s=world.runtime.now_s())
+    await records.heartbeat("vast-2", now_s=world.runtime.now_s())
+    world.runtime.advance(KEPT_S - 1.0)
+    assert set(await records.hosts()) == {"vast-1", "vast-2"}
+    world.runtime.advance(2.0)
+    assert await records.hosts() == {}
 
 
 async def test_an_evacuation_is_carried_out_and_not_only_written_down():
