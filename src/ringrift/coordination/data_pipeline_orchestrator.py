@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from ringrift.engine.arguments import check_integer
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.fencing import is_fenced
 from ringrift.engine.opening import existing_engine, get_engine
@@ -334,8 +335,8 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"auto_trigger is {self.auto_trigger!r}; it must be True or False")
         for name in ("training_epochs", "training_batch_size"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+            if value is not None:
+                check_integer(name, value, low=1)
         if self.training_model_version not in (None, *PRESETS):
             raise ConfigError(
                 f"training_model_version is {self.training_model_version!r}; "

@@ -189,6 +189,7 @@ def test_what_bootstrap_was_asked_for_reaches_the_rules():
     [
         {"training_epochs": 0},
         {"training_epochs": 1.5},
+        {"training_epochs": True},
         {"training_batch_size": "many"},
         {"training_model_version": "v7"},
         {"training_data_path": "samples.npz"},
