@@ -22,6 +22,7 @@ from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import CopyView, games_in
 from ringrift.data.plane import DataPlane, arrived, copy_artifacts, existing_data_plane, open_data_plane
+from ringrift.data.transfer.contract import Moved, TransferFailed
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import reported_health
@@ -113,17 +114,22 @@ async def evacuate(
         before = len(left)
         for batch in _batches(each for each in left.values() if target.accepts(data_type_of(each.kind))):
             remaining_s = deadline_s - plane.runtime.monotonic_s()
-            got, error = await _copied(plane, batch, host, target.name, priority, remaining_s)
-            left = {digest: artifact for digest, artifact in left.items() if digest not in got}
-            if error:
-                errors.append(f"{target.name}: {error}")
+            try:
+                moved = await _copied(plane, batch, host, target.name, priority, remaining_s)
+            except RingRiftError as fault:
+                log.warning("evacuation.failed", host=host, target=target.name, error=str(fault))
+                errors.append(f"{target.name}: {fault}")
                 break
+            got = arrived(moved)
+            left = {digest: artifact for digest, artifact in left.items() if digest not in got}
+            # Only of these files: the node answers, so the next batch is offered to it as well.
+            errors += sorted({f"{target.name}: {why}" for _, why in moved.failed})
         if len(left) < before:
             used.append(target.name)
-    moved = [digest for digest in every if digest not in left]
+    saved = [digest for digest in every if digest not in left]
     return Evacuated(
-        moved=tuple(moved),
-        games=games_in(every[digest] for digest in moved),
+        moved=tuple(saved),
+        games=games_in(every[digest] for digest in saved),
         left=tuple(left),
         games_left=games_in(left.values()),
         targets=tuple(used),
@@ -133,18 +139,13 @@ async def evacuate(
 
 async def _copied(
     plane: DataPlane, batch: list[Artifact], host: str, target: str, priority: str, remaining_s: float
-) -> tuple[set[str], str]:
-    """What arrived, and why the rest did not."""
+) -> Moved:
+    """What arrived, and why the rest did not; `TransferFailed` if nothing more can go to *target*."""
     if remaining_s <= 0:
-        return set(), "no time was left"
-    try:
-        moved = await copy_artifacts(
-            plane, batch, source=host, target=target, priority=priority, timeout_s=remaining_s
-        )
-    except RingRiftError as fault:
-        log.warning("evacuation.failed", host=host, target=target, error=str(fault))
-        return set(), str(fault)
-    return arrived(moved), "; ".join(sorted({why for _, why in moved.failed}))
+        raise TransferFailed("no time was left")
+    return await copy_artifacts(
+        plane, batch, source=host, target=target, priority=priority, timeout_s=remaining_s
+    )
 
 
 def _targets(plane: DataPlane, host: str) -> list[DataNode]:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from guards_world import World, nodes
 
+from ringrift.coordination import ephemeral_data_guard
 from ringrift.coordination.ephemeral_data_guard import (
     KEPT_S,
     EphemeralDataGuard,
@@ -126,6 +127,18 @@ async def test_an_evacuation_that_fails_says_so():
     assert (done.state, done.games_left) == (EvacuationState.FAILED, 10)
     assert "does not answer" in done.errors[0]
     assert [each.evacuation_id for each in await guard.evacuations()] == [done.evacuation_id]
+
+
+async def test_a_file_that_cannot_be_sent_does_not_keep_the_others_from_the_same_node(monkeypatch):
+    monkeypatch.setattr(ephemeral_data_guard, "BATCH_FILES", 1)
+    world = world_of("a", "b")
+    lost = await world.make(b"lost", "vast-1", games=50)
+    games = [await world.make(f"games {n}".encode(), "vast-1", games=10) for n in range(3)]
+    await world.planes["vast-1"].blobs.delete(lost.digest)
+    done = await evacuate(world.planes["a"], "vast-1", deadline_s=1e9)
+    assert set(done.moved) == {each.digest for each in games}
+    assert (done.left, done.targets) == ((lost.digest,), ("a",))
+    assert done.errors == ("a: vast-1 does not have it", "b: vast-1 does not have it")
 
 
 async def test_a_host_that_goes_away_is_evacuated_without_keeping_anybody_waiting():
