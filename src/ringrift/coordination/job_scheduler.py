@@ -305,6 +305,7 @@ def _again(item: WorkItem) -> NewWork:
         payload=item.payload,
         priority=item.priority,
         requires=item.requires,
+        node=item.node,
         group=item.group,
         attempts_max=item.attempts_max,
     )

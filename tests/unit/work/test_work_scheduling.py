@@ -330,6 +330,18 @@ async def test_a_preempted_job_comes_back(jobs, heard):
         await scheduler.preempt(urgent, for_job_id=again)
 
 
+async def test_a_preempted_job_waits_for_the_host_that_it_was_for(jobs):
+    scheduler, engine = jobs
+    low = await scheduler.schedule(
+        ScheduledJob(job_type="selfplay", priority=JobPriority.LOW, host_preference="n")
+    )
+    assert await claim_all(engine) == [low]
+    urgent = await scheduler.schedule(ScheduledJob(job_type="evaluate", priority=JobPriority.CRITICAL))
+    again = await scheduler.preempt(low, for_job_id=urgent)
+    assert await claim_all(engine, node="other") == [urgent]
+    assert await claim_all(engine) == [again]
+
+
 def test_rarely_played_configs_are_picked_more_often():
     rng = random.Random(1)
     picks = [select_curriculum_config({"many": 9999, "few": 999}, rng=rng) for _ in range(2000)]
