@@ -89,7 +89,11 @@ class PriorityJobScheduler(SubscribedCoordinator):
         self.preempted = 0
 
     def reactions(self) -> Mapping[str, Callback]:
-        return {"HOST_OFFLINE": self._on_offline, "NODE_OVERLOADED": self._on_overloaded}
+        return {
+            "HOST_OFFLINE": self._on_offline,
+            "HOST_ONLINE": self.nodes.clear,
+            "NODE_OVERLOADED": self._on_overloaded,
+        }
 
     # --- scheduling -----------------------------------------------------------------------------------
 

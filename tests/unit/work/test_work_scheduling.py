@@ -342,6 +342,14 @@ async def test_a_preempted_job_waits_for_the_host_that_it_was_for(jobs):
     assert await claim_all(engine) == [again]
 
 
+async def test_a_host_that_is_back_gets_jobs_again(jobs, router):
+    scheduler, engine = jobs
+    await router.publish("HOST_OFFLINE", {"node_id": "n", "reason": "no heartbeat"})
+    await router.publish("HOST_ONLINE", {"node_id": "n"})
+    job_id = await scheduler.schedule(ScheduledJob(job_type="export", host_preference="n"))
+    assert await claim_all(engine) == [job_id]
+
+
 def test_rarely_played_configs_are_picked_more_often():
     rng = random.Random(1)
     picks = [select_curriculum_config({"many": 9999, "few": 999}, rng=rng) for _ in range(2000)]
