@@ -10,6 +10,7 @@ from feedback_kit import Run
 from learning_story import RULES
 
 from ringrift.coordination.data_pipeline_orchestrator import (
+    STRAIN_S,
     DataPipelineDaemon,
     DataPipelineOrchestrator,
     OperationMode,
@@ -32,6 +33,7 @@ from ringrift.learning.plan.rules import LearningRules, learning_rules
 from ringrift.learning.run_status import CHOICE_KEY, STATUS_KEY
 from ringrift.learning.situation import get_open_run
 from ringrift.runtime import system_runtime
+from ringrift.testing.simulation import ManualRuntime
 from ringrift.work.stages import get_loop_waker
 
 CONFIG = "square8_2p"
@@ -170,6 +172,25 @@ async def test_strain_degrades_the_mode_until_it_is_released(router):
     await router.publish("BACKPRESSURE_RELEASED", {})
     assert pipeline.mode is OperationMode.FULL
     assert wire_pipeline_events(False, router=router).mode is OperationMode.LOCAL
+
+
+async def test_a_strain_ends_with_its_own_release_and_not_with_another(router):
+    runtime = ManualRuntime()
+    pipeline = DataPipelineOrchestrator(PipelineConfig(auto_trigger=True), router=router, runtime=runtime)
+    pipeline.wire()
+    full = {"node_id": "a", "resource_type": "memory", "current_value": 99.0, "threshold": 95.0}
+    await router.publish("RESOURCE_CONSTRAINT_DETECTED", full)
+    for node in ("a", "b"):
+        told = {"node_id": node, "level": "high", "reason": f"the queue of {node} is full"}
+        await router.publish("BACKPRESSURE_ACTIVATED", told)
+    assert pipeline.why_degraded() == "the queue of b is full"
+    await router.publish("BACKPRESSURE_RELEASED", {"node_id": "b"})
+    assert pipeline.why_degraded() == "the queue of a is full"
+    await router.publish("BACKPRESSURE_RELEASED", {})
+    assert pipeline.why_degraded() == "memory"
+    runtime.advance(STRAIN_S)
+    assert pipeline.mode is OperationMode.FULL
+    pipeline.unwire()
 
 
 def test_what_bootstrap_was_asked_for_reaches_the_rules():
