@@ -384,7 +384,7 @@ class EphemeralDataGuard(WiredCoordinator):
         self._look_at_plane: Callable[[], Awaitable[DataPlane | None]] = get_plane or existing_data_plane
         self.rules = rules or EphemeralRules()
         self._tasks = TaskOwner(NAME)
-        self._saving: set[asyncio.Task[None]] = set()
+        self._saving: dict[str, asyncio.Task[None]] = {}  # by host
 
     # --- what hosts say -------------------------------------------------------------------------------
 
@@ -477,11 +477,12 @@ class EphemeralDataGuard(WiredCoordinator):
         # The end of this node itself is the matter of `leave`.
         if host == plane.this.name or not is_ephemeral(host, plane.nodes):
             return
-        if await at_risk(plane, host):
+        # Several detectors may tell the same; a second evacuation would send the same files beside the first.
+        if await at_risk(plane, host) and host not in self._saving:
             why = f"it went away: {event.payload.get('reason', '')}"
             task = self._tasks.create_task(self._evacuate_quietly(host, why), name=f"evacuation:{host}")
-            self._saving.add(task)  # whoever told us does not wait for the transfers
-            task.add_done_callback(self._saving.discard)
+            self._saving[host] = task  # whoever told us does not wait for the transfers
+            task.add_done_callback(lambda _: self._saving.pop(host, None))
 
     async def _evacuate_quietly(self, host: str, why: str) -> None:
         try:
@@ -492,7 +493,7 @@ class EphemeralDataGuard(WiredCoordinator):
     async def wait_for_evacuations(self) -> None:
         """Return when those that events began have ended."""
         if self._saving:
-            await asyncio.wait(set(self._saving), timeout=self.rules.evacuation_s)
+            await asyncio.wait(set(self._saving.values()), timeout=self.rules.evacuation_s)
 
     async def _on_alive(self, event: RouterEvent) -> None:
         plane, host = await self._get_plane(), str(event.payload["node_id"])

@@ -154,6 +154,29 @@ async def test_a_host_that_goes_away_is_evacuated_without_keeping_anybody_waitin
     await guard.stop()
 
 
+async def test_a_host_that_is_told_to_be_away_twice_is_evacuated_once():
+    world = world_of("a", "b")
+    await world.make(b"games", "vast-1", games=10)
+    guard, begun, go_on = guard_of(world), [], asyncio.Event()
+
+    async def evacuate_host(host, reason):
+        begun.append(host)
+        await go_on.wait()
+
+    guard.evacuate_host = evacuate_host
+    guard.wire()
+    for _ in range(2):
+        await world.router.publish("HOST_OFFLINE", {"node_id": "vast-1", "reason": "test"}, "test")
+        await asyncio.sleep(0)
+    assert begun == ["vast-1"]
+    go_on.set()
+    await guard.wait_for_evacuations()
+    await world.router.publish("HOST_OFFLINE", {"node_id": "vast-1", "reason": "test"}, "test")
+    await guard.wait_for_evacuations()
+    assert begun == ["vast-1", "vast-1"]
+    await guard.stop()
+
+
 async def test_the_final_push_tries_the_next_node_when_one_is_down():
     world = world_of("a", "b", "c")
     games = [await world.make(f"games {n}".encode(), "vast-1", games=10) for n in range(5)]
