@@ -585,7 +585,9 @@ def request_evacuation(host: str, reason: str = "") -> str:
 
 
 def wire_ephemeral_events(router: UnifiedEventRouter | None = None) -> EphemeralDataGuard:
-    """Return the guard of this process, wired to its events."""
+    """Return the guard of this process, wired to its events; for another *router*, one of its own."""
     guard = process_scope().get(EphemeralDataGuard, lambda: EphemeralDataGuard(router=router))
+    if router is not None and guard.router is not router:
+        guard = EphemeralDataGuard(router=router)
     guard.wire()
     return guard

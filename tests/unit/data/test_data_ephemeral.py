@@ -236,5 +236,10 @@ async def test_wiring_gives_the_one_guard_of_the_process():
     guard = wire_ephemeral_events(world.router)
     assert guard is get_ephemeral_guard()
     assert guard.wiring().subscribes == ("HOST_OFFLINE", "HOST_ONLINE", "TASK_HEARTBEAT")
+    assert wire_ephemeral_events(world.router) is guard is wire_ephemeral_events()
+    other = world_of("a").router
+    elsewhere = wire_ephemeral_events(other)
+    assert (elsewhere.router, guard.router) == (other, world.router)
+    elsewhere.unwire()
     guard.unwire()
     process_scope().drop(EphemeralDataGuard)
