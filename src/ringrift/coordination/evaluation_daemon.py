@@ -479,7 +479,8 @@ class EvaluationDaemon(AskedDaemon):
 
     async def _on_distributed(self, event: RouterEvent) -> None:
         model = str(event.payload.get("model_id") or "")
-        for path in [path for path in self._missing if not model or model in path]:
+        # An event that names no model says of none that it is where it has to be.
+        for path in [path for path in self._missing if model and model in path]:
             del self._missing[path]
 
     async def _tell_ratings(self, config: str) -> None:

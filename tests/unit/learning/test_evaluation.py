@@ -202,7 +202,10 @@ async def test_a_model_on_too_few_nodes_is_shown_and_told_until_it_arrives(world
     await world.ear.router.publish("DISTRIBUTION_INCOMPLETE", missing, "distribution")
     assert world.ear.take()["MODEL_EVALUATION_BLOCKED"]["reason"] == "on 1 of 3 nodes"
     assert daemon.get_waiting_for_distribution() == {"blob:abc": "on 1 of 3 nodes"}
-    arrived = {"model_id": "abc", "models_distributed": 1, "target_nodes": ["a"], "duration_seconds": 1.0}
+    arrived = {"models_distributed": 1, "target_nodes": ["a"], "duration_seconds": 1.0}
+    await world.ear.router.publish("MODEL_DISTRIBUTION_COMPLETE", arrived, "somebody who names no model")
+    assert daemon.get_waiting_for_distribution() == {"blob:abc": "on 1 of 3 nodes"}
+    arrived["model_id"] = "abc"
     await world.ear.router.publish("MODEL_DISTRIBUTION_COMPLETE", arrived, "distribution")
     assert daemon.get_waiting_for_distribution() == {}
     await daemon.stop()
