@@ -754,7 +754,7 @@ class DataPipelineDaemon:
             return HealthCheckResult.unhealthy(f"the loop has not turned for {still_s:.0f} s", **details)
         if problem := self._loop.status_problem:
             details["status_writes_failed"] = self._loop.status_writes_failed
-            return HealthCheckResult.degraded(f"the picture of the run is old: {problem}", **details)
+            return HealthCheckResult.degraded(f"the status of the run is old: {problem}", **details)
         return HealthCheckResult.ok("", **details)
 
 

@@ -414,7 +414,8 @@ class EvaluationDaemon(AskedDaemon):
             return open_now
         if len(open_now) + len(new) > REQUESTS_MAX:
             raise ConfigError(
-                f"{len(open_now)} wishes of {config_key} are open; {REQUESTS_MAX} are the limit"
+                f"{len(open_now)} requests of {config_key} are open and {len(new)} more were made; "
+                f"{REQUESTS_MAX} are the limit"
             )
         details = request_details(model, new, games=games)
         await loop.write(config_key, Noted(at_s=now_s, topic=WANTED_TOPIC, text=reason, details=details))

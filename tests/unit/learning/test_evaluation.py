@@ -82,7 +82,9 @@ async def test_requests_that_nobody_could_fulfil_are_refused_with_the_reason(wor
         await daemon.request_evaluation("square8_2p", "unknown")
     with pytest.raises(ConfigError, match="needs games"):
         await daemon.request_evaluation("square8_2p", games=0)
-    with pytest.raises(ConfigError, match="limit"):
+    with pytest.raises(
+        ConfigError, match="0 requests of square8_2p are open and 29 more were made; 20 are the limit"
+    ):
         await daemon.request_evaluation("square8_2p", opponents=[f"mcts:{n}" for n in range(1, 30)])
 
 

@@ -291,6 +291,8 @@ async def test_the_daemon_learns_what_the_run_was_asked_for_and_a_second_one_wai
     await until(lambda: get_open_run().loop is not None and first.health_check().details.get("passes"))
     assert get_open_run().loop.configs() == ["hex8_2p"]
     assert "another name" in second.health_check().message
+    first._loop.status_problem = "the disk is full"
+    assert first.health_check().message == "the status of the run is old: the disk is full"
     tasks[0].cancel()
     await until(lambda: second.health_check().details.get("passes"))
     assert await engine.kv.get(STATUS_KEY) is not None
