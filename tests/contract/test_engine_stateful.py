@@ -136,6 +136,13 @@ class QueueTwins(Twins):
     def cancel(self, item):
         self.ask(lambda engine: engine.queue.cancel(item, reason="r"))
 
+    @rule(target=items, item=items, kind=KINDS)
+    def replace_item(self, item, kind):
+        self.ids += 1
+        new = NewWork(kind=kind, id=f"item-{self.ids}")
+        self.ask(lambda engine: engine.queue.replace(item, new, reason="r"))
+        return new.id
+
     @rule(item=items)
     def revive(self, item):
         self.ask(lambda engine: engine.queue.revive(item))

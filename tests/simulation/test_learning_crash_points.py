@@ -12,7 +12,7 @@ from ringrift.testing.simulation import simulate
 
 CONFIG = "square8_2p"
 PROMOTIONS = 2
-WRITES = {"create", "put", "update", "delete", "add", "cancel"}
+WRITES = {"create", "put", "update", "delete", "add", "cancel", "replace"}
 
 
 class Killed(BaseException):

@@ -162,7 +162,7 @@ class AutoPromotionDaemon(PromotionDaemon):
             "auto_promotion", router=router, runtime=runtime, situations=situations, settings=settings
         )
         self._files = files
-        self._failed: dict[str, str] = {}  # champion: why its files are not installed
+        self._failed: dict[str, tuple[str, str]] = {}  # config: champion, why its files are not installed
         self._crossed: dict[str, int] | None = None  # config: promotions when all had moved on last
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
@@ -191,11 +191,12 @@ class AutoPromotionDaemon(PromotionDaemon):
         except (RingRiftError, OSError) as error:
             log.error("promotion.not_installed", config=state.config, model=champion, error=str(error))
             # Told once per champion: the cycle tries again every minute and would repeat the event each time.
-            if champion not in self._failed:
-                self._failed[champion] = str(error)
+            told, _ = self._failed.get(state.config, ("", ""))
+            if champion != told:
+                self._failed[state.config] = (champion, str(error))
                 await self._tell_failed(state.config, champion, error)
         else:
-            self._failed.pop(champion, None)
+            self._failed.pop(state.config, None)
 
     async def _tell_failed(self, config: str, champion: str, error: RingRiftError | OSError) -> None:
         if isinstance(error, Corrupt):
@@ -226,13 +227,13 @@ class AutoPromotionDaemon(PromotionDaemon):
 
     @reported_health
     def health_check(self) -> HealthCheckResult:
-        own = super().health_check()
-        if own.healthy and self._failed:
-            why = "; ".join(sorted(set(self._failed.values())))
+        own, failed = super().health_check(), dict(self._failed.values())
+        if own.healthy and failed:
+            why = "; ".join(sorted(set(failed.values())))
             return HealthCheckResult.degraded(
                 f"champions are damaged or cannot be installed: {why}", **own.details
             )
-        return own.with_details(not_installed=dict(self._failed))
+        return own.with_details(not_installed=failed)
 
 
 class PromotionControllerDaemon(PromotionDaemon):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from ringrift.health.isolation import attempt_async
+from ringrift.health.isolation import attempt, attempt_async
 from ringrift.process import process_scope
 from ringrift.status import CoordinatorStatus, HealthCheckResult, as_result
 
@@ -137,13 +137,14 @@ async def health_check_all() -> dict[str, HealthCheckResult]:
 
 
 def get_all_metrics() -> dict[str, dict[str, Any]]:
-    """Return the metrics of every registered coordinator that has some."""
+    """Return the metrics of every registered coordinator that has some; `error` alone where they failed."""
     found = coordinator_directory().all()
-    return {
-        name: dict(cast("Mapping[str, Any]", coordinator.get_metrics()))
-        for name, coordinator in found.items()
-        if hasattr(coordinator, "get_metrics")
-    }
+    return {name: _metrics_of(each) for name, each in found.items() if hasattr(each, "get_metrics")}
+
+
+def _metrics_of(coordinator: Any) -> dict[str, Any]:
+    answer = attempt(f"metrics of {_label(coordinator)}", lambda: dict(coordinator.get_metrics()))
+    return {"error": answer.problem} if answer.error is not None else answer.value
 
 
 def _label(component: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -186,7 +187,7 @@ class CoordinatorRegistry(SingletonMixin):
         """End each within *timeout* seconds. Without force, the first that overruns ends the round."""
         outcome: dict[str, bool] = {}
         for name in self.shutdown_order():
-            ending = self._entries[name].coordinator.shutdown()
+            ending = _shut_down(self._entries[name].coordinator)
             problem = await end_within(ending, timeout, grace_s=_CANCEL_GRACE_S)
             outcome[name] = not problem
             if problem:
@@ -194,3 +195,10 @@ class CoordinatorRegistry(SingletonMixin):
             if problem == OVERRAN and not force_after_timeout:
                 break
         return outcome
+
+
+async def _shut_down(coordinator: Any) -> None:
+    """Called in the task that is waited for, so that a plain call that raises is a failure like others."""
+    ending = coordinator.shutdown()
+    if inspect.isawaitable(ending):
+        await ending

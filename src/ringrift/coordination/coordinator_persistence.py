@@ -125,7 +125,7 @@ class SnapshotStore:
             except AlreadyExists:
                 continue  # another process saved that version; take the next
             # Deleted after the new one is stored: a crash in between leaves one version too many, never none.
-            for old in entries[: len(entries) + 1 - self._kept]:
+            for old in entries[: max(0, len(entries) + 1 - self._kept)]:
                 await self._kv.delete(old.key)
             return snapshot
         # Reached only when every try met another writer.

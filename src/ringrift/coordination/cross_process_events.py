@@ -492,6 +492,7 @@ class CrossProcessEventPoller:
         self._own_router = router if self._own_log is None else self._own_log.router()
         self._handlers: list[tuple[Any, PollHandler]] = []
         self._handles: list[SubscriptionHandle] = []
+        self._running = False  # not read off the handles: it may be started before it has a handler
         self._borrowing = False
         self._lock = threading.Lock()
 
@@ -501,19 +502,20 @@ class CrossProcessEventPoller:
 
     @property
     def is_running(self) -> bool:
-        return bool(self._handles)
+        return self._running
 
     def register_handler(self, event_type: Any, handler: PollHandler) -> None:
         """Call *handler* with each event of a type (None: of every type this poller is for)."""
         self._handlers.append((event_type, handler))
-        if self._handles:
+        if self._running:
             self._subscribe(event_type, handler)
 
     def start(self) -> None:
         """Begin to deliver; returns when the log is being read."""
         with self._lock:
-            if self._handles:
+            if self._running:
                 return
+            self._running = True
             for event_type, handler in self._handlers:
                 self._subscribe(event_type, handler)
             # Waiting for the loop of the bridge would hold up a loop that runs here.
@@ -524,6 +526,7 @@ class CrossProcessEventPoller:
     def stop(self, timeout: float = 5.0) -> None:
         """Stop delivering; what was handled is recorded."""
         with self._lock:
+            self._running = False
             # Subscriptions first: while the router finishes its deliveries, no new one may begin.
             while self._handles:
                 self._handles.pop()()

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from ringrift.engine.arguments import check_integer
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.fencing import is_fenced
 from ringrift.engine.opening import existing_engine, get_engine
@@ -334,8 +335,8 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"auto_trigger is {self.auto_trigger!r}; it must be True or False")
         for name in ("training_epochs", "training_batch_size"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{name} is {value!r}; it must be a whole number, 1 or more")
+            if value is not None:
+                check_integer(name, value, low=1)
         if self.training_model_version not in (None, *PRESETS):
             raise ConfigError(
                 f"training_model_version is {self.training_model_version!r}; "
@@ -383,7 +384,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         self.config = config or PipelineConfig()
         self._answers = RunAnswers(situations)
         self.signals = ConfigSignals()
-        self._strain: tuple[float, str] | None = None
+        self._strains: dict[tuple[str, str], tuple[float, str]] = {}  # event and node: when, why; newest last
 
     @property
     def auto_trigger(self) -> bool:
@@ -402,16 +403,32 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
             return
         self.signals.note(event)
         if name in _STRAIN:
-            why = told.get("reason") or told.get("resource_type") or name
-            self._strain = (self.runtime.now_s(), str(why))
+            self._note_strain(name, told)
         elif name == "BACKPRESSURE_RELEASED":
-            self._strain = None
+            self._release(told)
         elif name == "DATA_STALE":
             await self._ask_for_fresh_data(told)
         elif name == "ORPHAN_GAMES_DETECTED":
             wanted = {"requester": NAME, "data_type": "games", "reason": "games that nobody registered"}
             await self.tell("SYNC_REQUEST", wanted)
         get_loop_waker().ring_for(event)
+
+    def _note_strain(self, name: str, told: Mapping[str, Any]) -> None:
+        where = (name, str(told.get("node_id") or ""))
+        why = told.get("reason") or told.get("resource_type") or name
+        current = {place: strain for place, strain in self._current_strains().items() if place != where}
+        self._strains = {**current, where: (self.runtime.now_s(), str(why))}
+
+    def _release(self, told: Mapping[str, Any]) -> None:
+        """Of the node that is named, or of all; what strains a node's resources is another matter."""
+        node = str(told.get("node_id") or "")
+        for name, where in list(self._strains):
+            if name == "BACKPRESSURE_ACTIVATED" and node in ("", where):
+                del self._strains[name, where]
+
+    def _current_strains(self) -> dict[tuple[str, str], tuple[float, str]]:
+        now_s = self.runtime.now_s()
+        return {place: each for place, each in self._strains.items() if now_s - each[0] < STRAIN_S}
 
     async def _take_in(self, event: RouterEvent) -> None:
         """Files that somebody names become facts where the loop runs; what cannot is refused with the reason.
@@ -461,10 +478,9 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         return OperationMode.FULL if self.why_degraded() is None else OperationMode.DEGRADED
 
     def why_degraded(self) -> str | None:
-        if self._strain is None:
-            return None
-        since_s, why = self._strain
-        return why if self.runtime.now_s() - since_s < STRAIN_S else None
+        """The newest reason; None while nothing holds it back."""
+        reasons = [why for _, why in self._current_strains().values()]
+        return reasons[-1] if reasons else None
 
     def get_current_stage(self, config_key: str) -> PipelineStage:
         """Where a config is by the facts of the run; a config that the run does not have does nothing."""
@@ -738,7 +754,7 @@ class DataPipelineDaemon:
             return HealthCheckResult.unhealthy(f"the loop has not turned for {still_s:.0f} s", **details)
         if problem := self._loop.status_problem:
             details["status_writes_failed"] = self._loop.status_writes_failed
-            return HealthCheckResult.degraded(f"the picture of the run is old: {problem}", **details)
+            return HealthCheckResult.degraded(f"the status of the run is old: {problem}", **details)
         return HealthCheckResult.ok("", **details)
 
 

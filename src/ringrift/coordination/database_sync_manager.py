@@ -24,8 +24,8 @@ from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
 from ringrift.data.protection.records import DeletionRecords, Successor
 from ringrift.data.table_merge import Merged, RecordTable, count_records, merge_database, take_snapshot
 from ringrift.data.transactions import OperationType, TransactionLog
-from ringrift.data.transfer.contract import TransferFailed
-from ringrift.errors import RingRiftError
+from ringrift.data.transfer.contract import TransferFailed, TransferRefused
+from ringrift.errors import ConfigError, RingRiftError
 from ringrift.events.handlers import HandlerBase
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import create_file
@@ -207,13 +207,20 @@ class RecordSync:
         return await log.commit_async(name, self._merge_databases)
 
     async def _fetch(self, view: ManifestView, snapshot: Artifact) -> None:
-        plane = self._plane
-        holders = [name for name in view.holders(snapshot.digest) if name in plane.nodes]
-        source = snapshot.node if snapshot.node in plane.nodes else next(iter(holders), snapshot.node)
-        moved = await plane.transfers.fetch(plane.nodes[source], [snapshot], priority="low")
-        if not {*moved.receipts, *moved.already_there}:
-            why = dict(moved.failed).get(snapshot.digest, "no receipt came back")
-            raise TransferFailed(f"the snapshot {snapshot.digest[:12]} did not come: {why}")
+        """From its own node, else from the others that hold it; `TransferFailed` if none of them sends it."""
+        plane, problems = self._plane, list[str]()
+        holders = dict.fromkeys((snapshot.node, *view.holders(snapshot.digest)))
+        known = [name for name in holders if name in plane.nodes and name != plane.this.name]
+        for source in known or [snapshot.node]:
+            try:
+                moved = await plane.transfers.fetch(plane.nodes[source], [snapshot], priority="low")
+            except (TransferFailed, TransferRefused, ConfigError) as error:  # not StorageFull: that is here
+                problems.append(str(error))
+                continue
+            if {*moved.receipts, *moved.already_there}:
+                return
+            problems.append(dict(moved.failed).get(snapshot.digest, f"no receipt came back from {source}"))
+        raise TransferFailed(f"the snapshot {snapshot.digest[:12]} did not come: {'; '.join(problems)}")
 
     async def _lay_out(self, digest: str, target: Path) -> None:
         """Copy out of the store, which is read-only and must stay so."""

@@ -22,6 +22,7 @@ from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import CopyView, games_in
 from ringrift.data.plane import DataPlane, arrived, copy_artifacts, existing_data_plane, open_data_plane
+from ringrift.data.transfer.contract import Moved, TransferFailed
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import reported_health
@@ -113,17 +114,22 @@ async def evacuate(
         before = len(left)
         for batch in _batches(each for each in left.values() if target.accepts(data_type_of(each.kind))):
             remaining_s = deadline_s - plane.runtime.monotonic_s()
-            got, error = await _copied(plane, batch, host, target.name, priority, remaining_s)
-            left = {digest: artifact for digest, artifact in left.items() if digest not in got}
-            if error:
-                errors.append(f"{target.name}: {error}")
+            try:
+                moved = await _copied(plane, batch, host, target.name, priority, remaining_s)
+            except RingRiftError as fault:
+                log.warning("evacuation.failed", host=host, target=target.name, error=str(fault))
+                errors.append(f"{target.name}: {fault}")
                 break
+            got = arrived(moved)
+            left = {digest: artifact for digest, artifact in left.items() if digest not in got}
+            # Only of these files: the node answers, so the next batch is offered to it as well.
+            errors += sorted({f"{target.name}: {why}" for _, why in moved.failed})
         if len(left) < before:
             used.append(target.name)
-    moved = [digest for digest in every if digest not in left]
+    saved = [digest for digest in every if digest not in left]
     return Evacuated(
-        moved=tuple(moved),
-        games=games_in(every[digest] for digest in moved),
+        moved=tuple(saved),
+        games=games_in(every[digest] for digest in saved),
         left=tuple(left),
         games_left=games_in(left.values()),
         targets=tuple(used),
@@ -133,18 +139,13 @@ async def evacuate(
 
 async def _copied(
     plane: DataPlane, batch: list[Artifact], host: str, target: str, priority: str, remaining_s: float
-) -> tuple[set[str], str]:
-    """What arrived, and why the rest did not."""
+) -> Moved:
+    """What arrived, and why the rest did not; `TransferFailed` if nothing more can go to *target*."""
     if remaining_s <= 0:
-        return set(), "no time was left"
-    try:
-        moved = await copy_artifacts(
-            plane, batch, source=host, target=target, priority=priority, timeout_s=remaining_s
-        )
-    except RingRiftError as fault:
-        log.warning("evacuation.failed", host=host, target=target, error=str(fault))
-        return set(), str(fault)
-    return arrived(moved), "; ".join(sorted({why for _, why in moved.failed}))
+        raise TransferFailed("no time was left")
+    return await copy_artifacts(
+        plane, batch, source=host, target=target, priority=priority, timeout_s=remaining_s
+    )
 
 
 def _targets(plane: DataPlane, host: str) -> list[DataNode]:
@@ -246,7 +247,7 @@ class EphemeralRecords:
         def beat(note: HostNote | None) -> HostNote:
             return msgspec.structs.replace(note or HostNote(host=host), heartbeat_s=now_s)
 
-        await self._hosts.change(host, beat)
+        await self._hosts.change(host, beat, ttl_s=KEPT_S)
 
     async def hosts(self) -> dict[str, HostNote]:
         return {note.host: note for note in await self._hosts.all()}
@@ -383,7 +384,7 @@ class EphemeralDataGuard(WiredCoordinator):
         self._look_at_plane: Callable[[], Awaitable[DataPlane | None]] = get_plane or existing_data_plane
         self.rules = rules or EphemeralRules()
         self._tasks = TaskOwner(NAME)
-        self._saving: set[asyncio.Task[None]] = set()
+        self._saving: dict[str, asyncio.Task[None]] = {}  # by host
 
     # --- what hosts say -------------------------------------------------------------------------------
 
@@ -476,11 +477,12 @@ class EphemeralDataGuard(WiredCoordinator):
         # The end of this node itself is the matter of `leave`.
         if host == plane.this.name or not is_ephemeral(host, plane.nodes):
             return
-        if await at_risk(plane, host):
+        # Several detectors may tell the same; a second evacuation would send the same files beside the first.
+        if await at_risk(plane, host) and host not in self._saving:
             why = f"it went away: {event.payload.get('reason', '')}"
             task = self._tasks.create_task(self._evacuate_quietly(host, why), name=f"evacuation:{host}")
-            self._saving.add(task)  # whoever told us does not wait for the transfers
-            task.add_done_callback(self._saving.discard)
+            self._saving[host] = task  # whoever told us does not wait for the transfers
+            task.add_done_callback(lambda _: self._saving.pop(host, None))
 
     async def _evacuate_quietly(self, host: str, why: str) -> None:
         try:
@@ -491,7 +493,7 @@ class EphemeralDataGuard(WiredCoordinator):
     async def wait_for_evacuations(self) -> None:
         """Return when those that events began have ended."""
         if self._saving:
-            await asyncio.wait(set(self._saving), timeout=self.rules.evacuation_s)
+            await asyncio.wait(set(self._saving.values()), timeout=self.rules.evacuation_s)
 
     async def _on_alive(self, event: RouterEvent) -> None:
         plane, host = await self._get_plane(), str(event.payload["node_id"])
@@ -583,7 +585,9 @@ def request_evacuation(host: str, reason: str = "") -> str:
 
 
 def wire_ephemeral_events(router: UnifiedEventRouter | None = None) -> EphemeralDataGuard:
-    """Return the guard of this process, wired to its events."""
+    """Return the guard of this process, wired to its events; for another *router*, one of its own."""
     guard = process_scope().get(EphemeralDataGuard, lambda: EphemeralDataGuard(router=router))
+    if router is not None and guard.router is not router:
+        guard = EphemeralDataGuard(router=router)
     guard.wire()
     return guard

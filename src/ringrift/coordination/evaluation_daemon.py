@@ -414,7 +414,8 @@ class EvaluationDaemon(AskedDaemon):
             return open_now
         if len(open_now) + len(new) > REQUESTS_MAX:
             raise ConfigError(
-                f"{len(open_now)} wishes of {config_key} are open; {REQUESTS_MAX} are the limit"
+                f"{len(open_now)} requests of {config_key} are open and {len(new)} more were made; "
+                f"{REQUESTS_MAX} are the limit"
             )
         details = request_details(model, new, games=games)
         await loop.write(config_key, Noted(at_s=now_s, topic=WANTED_TOPIC, text=reason, details=details))
@@ -479,7 +480,8 @@ class EvaluationDaemon(AskedDaemon):
 
     async def _on_distributed(self, event: RouterEvent) -> None:
         model = str(event.payload.get("model_id") or "")
-        for path in [path for path in self._missing if not model or model in path]:
+        # An event that names no model says of none that it is where it has to be.
+        for path in [path for path in self._missing if model and model in path]:
             del self._missing[path]
 
     async def _tell_ratings(self, config: str) -> None:

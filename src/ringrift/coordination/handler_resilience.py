@@ -36,6 +36,9 @@ __all__ = [
 
 log = structlog.get_logger()
 
+# Where a wrapper keeps what it wraps; `__wrapped__` is set by every decorator, and not only by this one.
+_INNER = "_resilient_inner"
+
 Handler = Callable[[Any], Any]
 ResilientHandler = Callable[[Any], Awaitable[bool]]
 
@@ -104,6 +107,8 @@ def resilient_handler(
     handler: Handler, coordinator: str = "", config: ResilientHandlerConfig | None = None
 ) -> ResilientHandler:
     """Wrap a handler, plain or async. The wrapper never raises; it returns whether the call went well."""
+    # A wrapper around a wrapper would count every failure of the inner one as a success.
+    handler = getattr(handler, _INNER, handler)
     limits = config or ResilientHandlerConfig()
     own_name = getattr(handler, "__name__", type(handler).__name__)
     key = f"{coordinator}.{own_name}" if coordinator else own_name
@@ -134,6 +139,7 @@ def resilient_handler(
             return True
         return False
 
+    setattr(call, _INNER, handler)
     return call
 
 

@@ -76,7 +76,7 @@ class Initialiser:
         self.results: dict[str, InitResult] = {}
         self.instances: dict[str, Any] = {}  # in the order in which they came up
         self._given: dict[str, dict[str, Any]] = {}  # the arguments that each was brought up with
-        self.errors: list[str] = []
+        self._untold: list[str] = []  # events that could not be published
         self.started_s: float | None = None
         self.completed_s: float | None = None
         self.shutdown_requested = False
@@ -87,6 +87,12 @@ class Initialiser:
     @property
     def initialized(self) -> bool:
         return self.completed_s is not None
+
+    @property
+    def errors(self) -> list[str]:
+        """What is wrong now: by the results, so that what came up in a later call is named no longer."""
+        problems = {name: _problem(self.registry[name], result) for name, result in self.results.items()}
+        return [*(f"{name}: {why}" for name, why in problems.items() if why), *self._untold]
 
     def initialise(self, options: BootstrapOptions) -> None:
         """Bring everything up; what is up already is changed as *options* ask.
@@ -123,7 +129,7 @@ class Initialiser:
     def forget(self, *, shutdown_requested: bool = False) -> None:
         """Be as before the start, so that the system can be brought up again."""
         self.shutdown_requested = shutdown_requested
-        self.results, self.instances, self.errors, self._telling = {}, {}, [], []
+        self.results, self.instances, self._untold, self._telling = {}, {}, [], []
         self._given, self.listed = {}, True
         self.started_s = self.completed_s = None
 
@@ -223,13 +229,10 @@ class Initialiser:
     def _announce(self, spec: CoordinatorSpec, result: InitResult) -> None:
         about = {"coordinator_name": spec.name}
         if result.initialized:
-            if spec.pattern is InitPattern.WIRE and not result.subscribed:
-                self.errors.append(f"{spec.name}: initialised but not subscribed")
             fine = {"health_score": 1.0, "uptime_seconds": 0.0, "subscribed": result.subscribed}
             self.tell("COORDINATOR_HEALTHY", {**about, **fine})
         elif result.outcome in {InitOutcome.FAILED, InitOutcome.SKIPPED}:
             error = result.error or ""
-            self.errors.append(f"{spec.name}: {error}")
             self.tell("COORDINATOR_UNHEALTHY", {**about, "reason": error, "health_score": 0.0})
             self.tell("COORDINATOR_INIT_FAILED", {**about, "error": error})
 
@@ -240,8 +243,15 @@ class Initialiser:
             if isinstance(told, asyncio.Future):
                 self._telling.append(told)
         except RingRiftError as error:
-            self.errors.append(f"{event} was not published: {error}")
+            self._untold.append(f"{event} was not published: {error}")
             log.error("bootstrap.event_lost", event_type=event, error=str(error))
+
+
+def _problem(spec: CoordinatorSpec, result: InitResult) -> str:
+    if result.outcome in {InitOutcome.FAILED, InitOutcome.SKIPPED}:
+        return result.error or result.outcome.value
+    mute = result.initialized and spec.pattern is InitPattern.WIRE and not result.subscribed
+    return "initialised but not subscribed" if mute else ""
 
 
 def load_entry_point(entry_point: str) -> Any:

@@ -89,7 +89,11 @@ class PriorityJobScheduler(SubscribedCoordinator):
         self.preempted = 0
 
     def reactions(self) -> Mapping[str, Callback]:
-        return {"HOST_OFFLINE": self._on_offline, "NODE_OVERLOADED": self._on_overloaded}
+        return {
+            "HOST_OFFLINE": self._on_offline,
+            "HOST_ONLINE": self.nodes.clear,
+            "NODE_OVERLOADED": self._on_overloaded,
+        }
 
     # --- scheduling -----------------------------------------------------------------------------------
 
@@ -131,10 +135,10 @@ class PriorityJobScheduler(SubscribedCoordinator):
             return None
         if victim.priority >= urgent.priority:
             raise ConfigError(f"{for_job_id} is not more urgent than {job_id}")
-        # Cancelled before it is offered again: the other way round it could run twice.
-        if not await queue.cancel(job_id, reason=f"preempted by {for_job_id}"):
+        # In one step: cancelled first it could be lost by a crash, and offered first it could run twice.
+        again = await queue.replace(job_id, _again(victim), reason=f"preempted by {for_job_id}")
+        if again is None:
             return None
-        (again,) = await queue.add([_again(victim)])
         if (job := self._jobs.pop(job_id, None)) is not None:
             self._jobs[again] = replace(job, job_id=again)
         self.preempted += 1
@@ -164,11 +168,11 @@ class PriorityJobScheduler(SubscribedCoordinator):
             # One that is claimed may be under way after all: its lease decides.
             if item is None or item.state not in (WorkState.READY, WorkState.BLOCKED):
                 continue
-            if not await queue.cancel(job_id, reason=f"{host} is gone"):
-                continue
             priority = JobPriority(max(JobPriority.CRITICAL, job.priority - 1))
             anywhere = replace(job, host_preference=None, priority=priority, job_id=None)
-            (again,) = await queue.add([_as_work(anywhere)])
+            again = await queue.replace(job_id, _as_work(anywhere), reason=f"{host} is gone")
+            if again is None:
+                continue
             del self._jobs[job_id]
             self._jobs[again] = replace(anywhere, job_id=again)
             moved.append(again)
@@ -305,6 +309,7 @@ def _again(item: WorkItem) -> NewWork:
         payload=item.payload,
         priority=item.priority,
         requires=item.requires,
+        node=item.node,
         group=item.group,
         attempts_max=item.attempts_max,
     )

@@ -166,6 +166,12 @@ class FencedWorkQueue:
         guard = guard or self._fence.guard
         return await self._fence.passed(self._inner.cancel(item_id, reason=reason, guard=guard))
 
+    async def replace(
+        self, item_id: str, new: NewWork, *, reason: str, guard: WriteGuard | None = None
+    ) -> str | None:
+        guard = guard or self._fence.guard
+        return await self._fence.passed(self._inner.replace(item_id, new, reason=reason, guard=guard))
+
     async def revive(self, item_id: str, *, guard: WriteGuard | None = None) -> None:
         await self._fence.passed(self._inner.revive(item_id, guard=guard or self._fence.guard))
 

@@ -359,6 +359,11 @@ class WorkQueue(Protocol):
     async def cancel(self, item_id: str, *, reason: str, guard: WriteGuard | None = None) -> bool:
         """Cancel an item that has not ended; its claimant finds out at its next call."""
 
+    async def replace(
+        self, item_id: str, new: NewWork, *, reason: str, guard: WriteGuard | None = None
+    ) -> str | None:
+        """Cancel an item and add *new*, both or neither; return the new id, None if the item had ended."""
+
     async def get(self, item_id: str) -> WorkItem | None: ...
 
     async def counts(self) -> dict[str, dict[WorkState, int]]:

@@ -623,6 +623,8 @@ class WorkQueueContract(HandingContract, HoldingContract, LeaseContract, EndsCon
             await queue.add([NewWork(kind="k", id="b")], guard=guard)
         with pytest.raises(LeaseLost):
             await queue.cancel("a", reason="late", guard=guard)
+        with pytest.raises(LeaseLost):
+            await queue.replace("a", NewWork(kind="k", id="b"), reason="late", guard=guard)
         claim = await must_claim(queue)
         await queue.fail("a", token=claim.token, error="no")
         with pytest.raises(LeaseLost):
@@ -717,6 +719,25 @@ class WorkQueueContract(HandingContract, HoldingContract, LeaseContract, EndsCon
         with pytest.raises(LeaseLost, match="cancelled"):
             await queue.complete("a", token=claim.token)
         assert (await item(queue, "a")).error == "superseded"
+
+    async def test_an_item_is_cancelled_and_another_added_in_its_place_together(
+        self, bench: EngineBench
+    ) -> None:
+        queue = (await bench.open()).queue
+        await queue.add([NewWork(kind="k", id="a"), NewWork(kind="k", id="dependent", after=("a",))])
+        claim = await must_claim(queue)
+        with pytest.raises(AlreadyExists):
+            await queue.replace("a", NewWork(kind="k", id="dependent"), reason="moved")
+        assert (await item(queue, "a")).state is WorkState.CLAIMED
+        assert await queue.replace("a", NewWork(kind="k", id="b"), reason="moved") == "b"
+        with pytest.raises(LeaseLost, match="cancelled"):
+            await queue.complete("a", token=claim.token)
+        assert (await item(queue, "a")).error == "moved"
+        assert (await item(queue, "dependent")).state is WorkState.DEAD
+        assert (await must_claim(queue)).id == "b"
+        assert await queue.replace("a", NewWork(kind="k", id="c"), reason="again") is None
+        assert await queue.replace("absent", NewWork(kind="k", id="c"), reason="again") is None
+        assert await queue.get("c") is None
 
     async def test_a_revived_item_has_all_its_attempts(self, bench: EngineBench) -> None:
         queue = (await bench.open()).queue

@@ -300,6 +300,7 @@ BAD_CALLS: dict[str, tuple[BadCall, Sequence[Any]]] = {
         lambda e, c, v: e.queue.cancel(c.id, reason=v),
         (HALF_A_PAIR, "a\x00b", None, 7, "x" * (ERROR_CHARS_MAX + 1)),
     ),
+    "queue.replace id": (lambda e, c, v: e.queue.replace(v, NewWork(kind="k"), reason="x"), WRONG_TEXT),
     "queue.get id": (lambda e, c, v: e.queue.get(v), WRONG_TEXT),
     "queue.dead limit": (lambda e, c, v: e.queue.dead(limit=v), WRONG_LIMITS),
     "queue.ready limit": (lambda e, c, v: e.queue.ready(limit=v), WRONG_LIMITS),

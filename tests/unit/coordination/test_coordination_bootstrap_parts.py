@@ -103,6 +103,13 @@ async def test_the_newest_versions_are_kept_and_each_can_be_restored():
     assert await store.load("nobody") is None
 
 
+async def test_nothing_is_dropped_before_there_are_too_many():
+    store, _ = make_store(kept=5)
+    for number in range(1, 6):
+        await store.save("promotion", {"count": number})
+        assert await store.versions("promotion") == list(range(1, number + 1))
+
+
 async def test_a_changed_byte_is_noticed_and_an_earlier_version_still_there():
     store, kv = make_store()
     await store.save("promotion", {"count": 1})

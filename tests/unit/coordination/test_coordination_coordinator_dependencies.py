@@ -231,6 +231,25 @@ def test_each_coordinator_is_told_about():
     assert world.events[-1] == ("COORDINATOR_SHUTDOWN", "c0")
 
 
+def test_what_comes_up_in_a_later_call_is_no_longer_an_error():
+    world, broken = World(), [True]
+
+    def behave():
+        if broken[0]:
+            fail()
+
+    walk = world.initialiser([world.spec(0, behave=behave), world.spec(1, needs=[0])])
+    for _ in range(2):
+        walk.initialise(BootstrapOptions(enable={"enable_c0": True}))
+        assert walk.errors == [
+            "c0: ValueError: broken on purpose",
+            "c1: Dependencies not satisfied: ['c0']",
+        ]
+    broken[0] = False
+    walk.initialise(BootstrapOptions(enable={"enable_c0": True}))
+    assert walk.errors == []
+
+
 def test_only_what_may_pass_is_tried_again_and_with_doubling_waits():
     world, tries = World(), {"passing": 0, "broken": 0}
 

@@ -107,6 +107,19 @@ async def test_all_handlers_of_an_object():
     assert set(get_handler_metrics()) == {"component._on_failed", "component._on_started"}
 
 
+async def test_a_handler_that_is_wrapped_again_is_called_and_counted_once():
+    class Component:
+        def _on_failed(self, event):
+            raise ValueError
+
+    component = Component()
+    for _ in range(2):
+        make_handlers_resilient(component, "component", config=QUIET)
+    assert not await component._on_failed({})
+    metrics = get_handler_metrics("component._on_failed")
+    assert (metrics.invocation_count, metrics.failure_count, metrics.success_count) == (1, 1, 0)
+
+
 @pytest.mark.parametrize("wrong", [{"timeout_seconds": 0}, {"max_consecutive_failures": 0}], ids=str)
 def test_impossible_limits_are_refused(wrong):
     with pytest.raises(ConfigError):

@@ -7,7 +7,9 @@ import asyncio
 import pytest
 from guards_world import World, nodes
 
+from ringrift.coordination import ephemeral_data_guard
 from ringrift.coordination.ephemeral_data_guard import (
+    KEPT_S,
     EphemeralDataGuard,
     EphemeralRecords,
     EphemeralRules,
@@ -74,6 +76,19 @@ async def test_what_only_the_host_has_is_at_risk():
     assert (await guard.risks())[0].silent_s == 0.0
 
 
+async def test_a_host_that_was_silent_for_a_week_is_forgotten_also_after_a_heartbeat():
+    world = world_of("a")
+    records, now_s = EphemeralRecords(world.planes["a"].kv), world.runtime.now_s()
+    await records.checkpoint("vast-1", games_generated=1, unsealed_games=0, now_s=now_s)
+    world.runtime.advance(KEPT_S - 1.0)
+    await records.heartbeat("vast-1", now_s=world.runtime.now_s())
+    await records.heartbeat("vast-2", now_s=world.runtime.now_s())
+    world.runtime.advance(KEPT_S - 1.0)
+    assert set(await records.hosts()) == {"vast-1", "vast-2"}
+    world.runtime.advance(2.0)
+    assert await records.hosts() == {}
+
+
 async def test_an_evacuation_is_carried_out_and_not_only_written_down():
     world = world_of("a", "b")
     games = [await world.make(f"games {n}".encode(), "vast-1", games=10) for n in range(3)]
@@ -114,6 +129,18 @@ async def test_an_evacuation_that_fails_says_so():
     assert [each.evacuation_id for each in await guard.evacuations()] == [done.evacuation_id]
 
 
+async def test_a_file_that_cannot_be_sent_does_not_keep_the_others_from_the_same_node(monkeypatch):
+    monkeypatch.setattr(ephemeral_data_guard, "BATCH_FILES", 1)
+    world = world_of("a", "b")
+    lost = await world.make(b"lost", "vast-1", games=50)
+    games = [await world.make(f"games {n}".encode(), "vast-1", games=10) for n in range(3)]
+    await world.planes["vast-1"].blobs.delete(lost.digest)
+    done = await evacuate(world.planes["a"], "vast-1", deadline_s=1e9)
+    assert set(done.moved) == {each.digest for each in games}
+    assert (done.left, done.targets) == ((lost.digest,), ("a",))
+    assert done.errors == ("a: vast-1 does not have it", "b: vast-1 does not have it")
+
+
 async def test_a_host_that_goes_away_is_evacuated_without_keeping_anybody_waiting():
     world = world_of("a", "b")
     games = await world.make(b"games", "vast-1", games=10)
@@ -124,6 +151,29 @@ async def test_a_host_that_goes_away_is_evacuated_without_keeping_anybody_waitin
     await guard.wait_for_evacuations()
     assert "a" in await world.holders(games)
     assert len(await guard.evacuations()) == 1
+    await guard.stop()
+
+
+async def test_a_host_that_is_told_to_be_away_twice_is_evacuated_once():
+    world = world_of("a", "b")
+    await world.make(b"games", "vast-1", games=10)
+    guard, begun, go_on = guard_of(world), [], asyncio.Event()
+
+    async def evacuate_host(host, reason):
+        begun.append(host)
+        await go_on.wait()
+
+    guard.evacuate_host = evacuate_host
+    guard.wire()
+    for _ in range(2):
+        await world.router.publish("HOST_OFFLINE", {"node_id": "vast-1", "reason": "test"}, "test")
+        await asyncio.sleep(0)
+    assert begun == ["vast-1"]
+    go_on.set()
+    await guard.wait_for_evacuations()
+    await world.router.publish("HOST_OFFLINE", {"node_id": "vast-1", "reason": "test"}, "test")
+    await guard.wait_for_evacuations()
+    assert begun == ["vast-1", "vast-1"]
     await guard.stop()
 
 
@@ -186,5 +236,10 @@ async def test_wiring_gives_the_one_guard_of_the_process():
     guard = wire_ephemeral_events(world.router)
     assert guard is get_ephemeral_guard()
     assert guard.wiring().subscribes == ("HOST_OFFLINE", "HOST_ONLINE", "TASK_HEARTBEAT")
+    assert wire_ephemeral_events(world.router) is guard is wire_ephemeral_events()
+    other = world_of("a").router
+    elsewhere = wire_ephemeral_events(other)
+    assert (elsewhere.router, guard.router) == (other, world.router)
+    elsewhere.unwire()
     guard.unwire()
     process_scope().drop(EphemeralDataGuard)

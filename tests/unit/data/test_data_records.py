@@ -182,6 +182,31 @@ async def test_a_node_that_does_not_answer_is_a_failed_round_and_stops_no_other(
     assert [row[0] for row in rows_of(tmp_path / "a.db")] == ["b", "c"]
 
 
+async def test_a_snapshot_comes_from_another_holder_when_its_own_node_is_down(tmp_path):
+    world = World(*nodes("a", "b", "c"))
+    a, b = (RegistryRecordSync(world.planes[name], db_path=tmp_path / f"{name}.db") for name in "ab")
+    write_models(b.db_path, [("b", 1.0, 1.0)])
+    card = await b.publish()
+    await world.planes["c"].transfers.fetch(world.planes["c"].nodes["b"], [card])
+    world.down = {"b"}
+    assert (await a.sync()).added == 1
+    assert world.transfers[-1][:2] == ("c", "a")
+    assert a.counts.failures == 0
+
+
+async def test_a_snapshot_that_nobody_sends_names_every_node_that_was_asked(tmp_path):
+    world = World(*nodes("a", "b", "c"))
+    a, b = (RegistryRecordSync(world.planes[name], db_path=tmp_path / f"{name}.db") for name in "ab")
+    write_models(b.db_path, [("b", 1.0, 1.0)])
+    card = await b.publish()
+    await world.planes["c"].transfers.fetch(world.planes["c"].nodes["b"], [card])
+    world.down = {"b"}
+    await world.planes["c"].blobs.delete(card.digest)
+    assert (await a.sync()).added == 0
+    assert "b or a does not answer" in a.counts.last_error
+    assert "c does not have it" in a.counts.last_error
+
+
 async def test_records_are_merged_in_a_transaction_and_a_file_has_one_at_a_time(tmp_path):
     world = World(*nodes("a", "b"))
     theirs = RegistryRecordSync(world.planes["b"], db_path=tmp_path / "b.db")

@@ -382,6 +382,21 @@ def test_a_poller_delivers_in_a_program_without_a_loop():
     assert not poller.is_running
 
 
+def test_a_handler_that_is_registered_after_the_start_is_called():
+    seen, poller = [], CrossProcessEventPoller("worker", ["CUSTOM"])
+    poller.start()
+    assert poller.is_running
+    poller.register_handler("CUSTOM", lambda event: seen.append(event.payload["n"]))
+    publish_event("CUSTOM", {"n": 1})
+    deadline = 1500
+    while not seen and deadline:
+        deadline -= 1
+        asyncio.run(asyncio.sleep(0.02))
+    poller.stop()
+    assert seen == [1]
+    assert not poller.is_running
+
+
 def test_a_poller_on_a_database_of_its_own_goes_on_after_it_was_stopped(tmp_path):
     seen, path = [], tmp_path / "events.db"
     queue = CrossProcessEventQueue(path)

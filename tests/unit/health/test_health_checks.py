@@ -141,6 +141,18 @@ async def test_one_directory_serves_every_view():
     assert get_coordinator("scheduler") is coordinator
     assert (await health_check_all())["scheduler"].healthy
     assert get_all_metrics()["scheduler"]["status"] == "running"
+
+
+def test_a_coordinator_whose_metrics_fail_does_not_hide_those_of_the_others():
+    class Broken(CoordinatorBase):
+        def get_metrics(self):
+            raise KeyError("uptime")
+
+    register_coordinator(Broken("broken"))
+    register_coordinator(CoordinatorBase("scheduler"))
+    metrics = get_all_metrics()
+    assert metrics["scheduler"]["name"] == "scheduler"
+    assert metrics["broken"] == {"error": "KeyError: 'uptime'"}
     assert unregister_coordinator("scheduler")
     assert get_coordinator("scheduler") is None
     with pytest.raises(TypeError, match="no name"):

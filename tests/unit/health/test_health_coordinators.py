@@ -96,6 +96,24 @@ async def test_a_hanging_or_failing_coordinator_does_not_keep_the_others():
     assert outcome == {"fails": False, "hangs": False, "fine": True}
 
 
+async def test_shutdown_may_be_plain_and_one_that_fails_at_once_does_not_keep_the_others():
+    class Plain:
+        def __init__(self, name, error=None):
+            self.name, self._error, self.ended = name, error, False
+
+        def shutdown(self):
+            if self._error:
+                raise self._error
+            self.ended = True
+
+    registry, first, last = CoordinatorRegistry(), Plain("first"), Plain("last")
+    for coordinator in (first, Plain("fails", ValueError("no")), last):
+        registry.register(coordinator)
+    assert await registry.shutdown_all() == {"last": True, "fails": False, "first": True}
+    assert first.ended
+    assert last.ended
+
+
 @given(outcomes=st.lists(st.tuples(st.booleans(), st.floats(0, 200)), max_size=60))
 def test_breaker_is_open_only_after_its_failures_in_a_row(outcomes):
     breaker, now, in_a_row = CircuitBreaker(BreakerConfig(failures_max=3)), 0.0, 0

@@ -82,7 +82,9 @@ async def test_requests_that_nobody_could_fulfil_are_refused_with_the_reason(wor
         await daemon.request_evaluation("square8_2p", "unknown")
     with pytest.raises(ConfigError, match="needs games"):
         await daemon.request_evaluation("square8_2p", games=0)
-    with pytest.raises(ConfigError, match="limit"):
+    with pytest.raises(
+        ConfigError, match="0 requests of square8_2p are open and 29 more were made; 20 are the limit"
+    ):
         await daemon.request_evaluation("square8_2p", opponents=[f"mcts:{n}" for n in range(1, 30)])
 
 
@@ -202,7 +204,10 @@ async def test_a_model_on_too_few_nodes_is_shown_and_told_until_it_arrives(world
     await world.ear.router.publish("DISTRIBUTION_INCOMPLETE", missing, "distribution")
     assert world.ear.take()["MODEL_EVALUATION_BLOCKED"]["reason"] == "on 1 of 3 nodes"
     assert daemon.get_waiting_for_distribution() == {"blob:abc": "on 1 of 3 nodes"}
-    arrived = {"model_id": "abc", "models_distributed": 1, "target_nodes": ["a"], "duration_seconds": 1.0}
+    arrived = {"models_distributed": 1, "target_nodes": ["a"], "duration_seconds": 1.0}
+    await world.ear.router.publish("MODEL_DISTRIBUTION_COMPLETE", arrived, "somebody who names no model")
+    assert daemon.get_waiting_for_distribution() == {"blob:abc": "on 1 of 3 nodes"}
+    arrived["model_id"] = "abc"
     await world.ear.router.publish("MODEL_DISTRIBUTION_COMPLETE", arrived, "distribution")
     assert daemon.get_waiting_for_distribution() == {}
     await daemon.stop()

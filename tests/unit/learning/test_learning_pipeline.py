@@ -10,6 +10,7 @@ from feedback_kit import Run
 from learning_story import RULES
 
 from ringrift.coordination.data_pipeline_orchestrator import (
+    STRAIN_S,
     DataPipelineDaemon,
     DataPipelineOrchestrator,
     OperationMode,
@@ -32,6 +33,7 @@ from ringrift.learning.plan.rules import LearningRules, learning_rules
 from ringrift.learning.run_status import CHOICE_KEY, STATUS_KEY
 from ringrift.learning.situation import get_open_run
 from ringrift.runtime import system_runtime
+from ringrift.testing.simulation import ManualRuntime
 from ringrift.work.stages import get_loop_waker
 
 CONFIG = "square8_2p"
@@ -172,6 +174,25 @@ async def test_strain_degrades_the_mode_until_it_is_released(router):
     assert wire_pipeline_events(False, router=router).mode is OperationMode.LOCAL
 
 
+async def test_a_strain_ends_with_its_own_release_and_not_with_another(router):
+    runtime = ManualRuntime()
+    pipeline = DataPipelineOrchestrator(PipelineConfig(auto_trigger=True), router=router, runtime=runtime)
+    pipeline.wire()
+    full = {"node_id": "a", "resource_type": "memory", "current_value": 99.0, "threshold": 95.0}
+    await router.publish("RESOURCE_CONSTRAINT_DETECTED", full)
+    for node in ("a", "b"):
+        told = {"node_id": node, "level": "high", "reason": f"the queue of {node} is full"}
+        await router.publish("BACKPRESSURE_ACTIVATED", told)
+    assert pipeline.why_degraded() == "the queue of b is full"
+    await router.publish("BACKPRESSURE_RELEASED", {"node_id": "b"})
+    assert pipeline.why_degraded() == "the queue of a is full"
+    await router.publish("BACKPRESSURE_RELEASED", {})
+    assert pipeline.why_degraded() == "memory"
+    runtime.advance(STRAIN_S)
+    assert pipeline.mode is OperationMode.FULL
+    pipeline.unwire()
+
+
 def test_what_bootstrap_was_asked_for_reaches_the_rules():
     config = PipelineConfig(training_epochs=6, training_batch_size=128, training_model_version="medium")
     rules = learning_rules(config.learning({"simulations": 16}))
@@ -189,6 +210,7 @@ def test_what_bootstrap_was_asked_for_reaches_the_rules():
     [
         {"training_epochs": 0},
         {"training_epochs": 1.5},
+        {"training_epochs": True},
         {"training_batch_size": "many"},
         {"training_model_version": "v7"},
         {"training_data_path": "samples.npz"},
@@ -269,6 +291,8 @@ async def test_the_daemon_learns_what_the_run_was_asked_for_and_a_second_one_wai
     await until(lambda: get_open_run().loop is not None and first.health_check().details.get("passes"))
     assert get_open_run().loop.configs() == ["hex8_2p"]
     assert "another name" in second.health_check().message
+    first._loop.status_problem = "the disk is full"
+    assert first.health_check().message == "the status of the run is old: the disk is full"
     tasks[0].cancel()
     await until(lambda: second.health_check().details.get("passes"))
     assert await engine.kv.get(STATUS_KEY) is not None

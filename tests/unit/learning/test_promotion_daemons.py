@@ -191,6 +191,23 @@ async def test_a_champion_whose_files_cannot_be_written_is_a_promotion_that_fail
     await daemon.stop()
 
 
+async def test_a_champion_that_could_not_be_installed_is_forgotten_when_another_takes_its_place(world):
+    await world.engine.blobs.delete(await install(world, b"lost"))
+    daemon = world.daemon(AutoPromotionDaemon, files=world.files)
+    await daemon.start()
+    await world.say("PROMOTION_CANDIDATE", {"config_key": "square8_2p", "model_id": "m"})
+    assert "damaged" in daemon.health_check().message
+    second = await install(world, b"damaged too")
+    await world.engine.blobs.delete(second)
+    await world.say("PROMOTION_CANDIDATE", {"config_key": "square8_2p", "model_id": "m"})
+    assert world.ear.take()["PROMOTION_FAILED"]["model_id"] == second
+    await install(world, b"weights")
+    await world.say("PROMOTION_CANDIDATE", {"config_key": "square8_2p", "model_id": "m"})
+    assert "damaged" not in daemon.health_check().message
+    assert daemon.health_check().details["not_installed"] == {}
+    await daemon.stop()
+
+
 async def test_it_is_told_when_every_config_has_a_new_champion(world):
     daemon = world.daemon(AutoPromotionDaemon, files=world.files)
     await daemon.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 
 import msgspec
@@ -328,6 +329,66 @@ async def test_a_preempted_job_comes_back(jobs, heard):
     assert "JOB_PREEMPTED" in [name for name, _ in heard]
     with pytest.raises(ConfigError, match="not more urgent"):
         await scheduler.preempt(urgent, for_job_id=again)
+
+
+async def test_a_preempted_job_waits_for_the_host_that_it_was_for(jobs):
+    scheduler, engine = jobs
+    low = await scheduler.schedule(
+        ScheduledJob(job_type="selfplay", priority=JobPriority.LOW, host_preference="n")
+    )
+    assert await claim_all(engine) == [low]
+    urgent = await scheduler.schedule(ScheduledJob(job_type="evaluate", priority=JobPriority.CRITICAL))
+    again = await scheduler.preempt(low, for_job_id=urgent)
+    assert await claim_all(engine, node="other") == [urgent]
+    assert await claim_all(engine) == [again]
+
+
+async def test_a_host_that_is_back_gets_jobs_again(jobs, router):
+    scheduler, engine = jobs
+    await router.publish("HOST_OFFLINE", {"node_id": "n", "reason": "no heartbeat"})
+    await router.publish("HOST_ONLINE", {"node_id": "n"})
+    job_id = await scheduler.schedule(ScheduledJob(job_type="export", host_preference="n"))
+    assert await claim_all(engine) == [job_id]
+
+
+class Killed(BaseException):
+    """The process is gone; nothing may handle this."""
+
+
+class DyingQueue:
+    """The same queue until its writes are used up."""
+
+    def __init__(self, queue, writes):
+        self._queue, self._left = queue, writes
+
+    def __getattr__(self, name):
+        if name in {"add", "cancel", "replace"}:
+            self._left -= 1
+            if self._left < 0:
+                raise Killed
+        return getattr(self._queue, name)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+@pytest.mark.parametrize("preempts", [True, False])
+async def test_a_job_is_neither_lost_nor_doubled_by_a_crash_while_it_moves(jobs, router, writes, preempts):
+    scheduler, engine = jobs
+    job = ScheduledJob(job_type="selfplay", priority=JobPriority.LOW, host_preference="n")
+    moving = await scheduler.schedule(job)
+    if preempts:
+        assert await claim_all(engine) == [moving]
+    urgent = await scheduler.schedule(ScheduledJob(job_type="evaluate", priority=JobPriority.CRITICAL))
+
+    async def dying():
+        return queue
+
+    queue, scheduler._get_queue = DyingQueue(engine.queue, writes), dying
+    move = scheduler.preempt(moving, for_job_id=urgent) if preempts else scheduler.requeue_host("n")
+    with contextlib.suppress(Killed):
+        await move
+    found = [item for _, item in await engine.queue.unended(after=0, limit=10) if item.kind == "selfplay"]
+    assert len(found) == 1
+    assert (found[0].id == moving) is (writes == 0)
 
 
 def test_rarely_played_configs_are_picked_more_often():

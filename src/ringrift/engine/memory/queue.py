@@ -117,19 +117,20 @@ class MemoryWorkQueue:
         self._handle, self._state, self._holds = handle, state, holds
 
     async def add(self, items: Sequence[NewWork], *, guard: WriteGuard | None = None) -> list[str]:
-        check.check_new_work(items)
-        # Encoded as a database would: what comes back is a copy, and what JSON cannot hold is refused here,
-        # too.
-        encoded = [(encode_json("payload", new.payload), encode_trace(new.trace)) for new in items]
-        check.check_call_size("items", (len(payload) + len(trace) for payload, trace in encoded))
+        encoded = _encoded(items)
         now_s = await self._enter()
         self._handle.check_guard(guard, now_s)
         ids = self._check_batch(items)
+        self._add_batch(items, ids, encoded, now_s)
+        return ids
+
+    def _add_batch(
+        self, items: Sequence[NewWork], ids: list[str], encoded: list[tuple[bytes, bytes]], now_s: float
+    ) -> None:
         for new, item_id, (payload, trace) in zip(items, ids, encoded, strict=True):
             if item_id not in self._state.items:
                 self._add_one(new, item_id, payload, trace, now_s)
         self._handle.changed(QUEUE)
-        return ids
 
     def _check_batch(self, items: Sequence[NewWork]) -> list[str]:
         """Return the id of each item, existing or new; raise before anything is stored."""
@@ -304,10 +305,28 @@ class MemoryWorkQueue:
         item = self._state.items.get(item_id)
         if item is None or item.state in ENDED:
             return False
+        self._cancel(item, reason, now_s)
+        return True
+
+    async def replace(
+        self, item_id: str, new: NewWork, *, reason: str, guard: WriteGuard | None = None
+    ) -> str | None:
+        check.check_cancel(item_id, reason)
+        encoded = _encoded([new])
+        now_s = await self._enter()
+        self._handle.check_guard(guard, now_s)
+        item = self._state.items.get(item_id)
+        if item is None or item.state in ENDED:
+            return None
+        ids = self._check_batch([new])
+        self._cancel(item, reason, now_s)
+        self._add_batch([new], ids, encoded, now_s)
+        return ids[0]
+
+    def _cancel(self, item: _Item, reason: str, now_s: float) -> None:
         item.error = reason
         self._end_claim(item, WorkState.CANCELLED, now_s)
         self._kill_dependents(item, now_s)
-        return True
 
     async def get(self, item_id: str) -> WorkItem | None:
         check.check_text("item id", item_id)
@@ -489,3 +508,14 @@ class MemoryWorkQueue:
                 other.error = why_dependents_die(needed.id, needed.state)
                 self._move(other, WorkState.DEAD, now_s)
                 doomed.append(other)
+
+
+def _encoded(items: Sequence[NewWork]) -> list[tuple[bytes, bytes]]:
+    """Payload and trace as a database would have them.
+
+    What comes back is a copy, and what JSON cannot hold is refused here, too.
+    """
+    check.check_new_work(items)
+    encoded = [(encode_json("payload", new.payload), encode_trace(new.trace)) for new in items]
+    check.check_call_size("items", (len(payload) + len(trace) for payload, trace in encoded))
+    return encoded

@@ -96,6 +96,14 @@ class SqliteWorkQueue:
         await self.expire()
         return await self._store.write(lambda tx: ops.cancel(tx, item_id, reason), guard=guard)
 
+    async def replace(
+        self, item_id: str, new: NewWork, *, reason: str, guard: WriteGuard | None = None
+    ) -> str | None:
+        check.check_cancel(item_id, reason)
+        parts = prepare([new], self._store.runtime.new_id)
+        await self.expire()
+        return await self._store.write(lambda tx: ops.replace(tx, item_id, parts, reason), guard=guard)
+
     async def get(self, item_id: str) -> WorkItem | None:
         check.check_text("item id", item_id)
         row = await self._read(lambda db: db.execute(sql.GET_WORK, (item_id,)).fetchone())

@@ -437,6 +437,11 @@ def cancel(tx: Transaction, item_id: str, reason: str) -> bool:
     return True
 
 
+def replace(tx: Transaction, item_id: str, parts: Sequence[PlainRun | LinkedItem], reason: str) -> str | None:
+    # An item that is refused takes the cancellation back with it: an operation is one savepoint.
+    return add(tx, parts)[0] if cancel(tx, item_id, reason) else None
+
+
 def revive(tx: Transaction, item_id: str) -> None:
     row = tx.db.execute(sql.SEQ_AND_STATE, (item_id,)).fetchone()
     if row is None:
