@@ -41,7 +41,7 @@ PUBLISHED_S_MAX = 300.0
 SMALL = {
     "simulations": 2,
     "evaluation_simulations": 2,
-    "selfplay_job_s": 0.5,
+    "selfplay_job_s": 2.0,
     "selfplay_games_first": 16,
     "selfplay_slots": 16,
     "batch": 16,

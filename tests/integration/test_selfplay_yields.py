@@ -85,7 +85,7 @@ async def test_a_short_job_ends_while_two_orders_of_minutes_play_and_the_games_g
 
 @contextmanager
 def kept_stopped(pid):
-    """Once is not enough: who is asked to end is also told to go on, and a fast machine answers in no time."""
+    """Once is not enough: who is asked to end is also told to go on, and a fast machine answers at once."""
     over = threading.Event()
 
     def stop():
