@@ -18,7 +18,7 @@ from ringrift.coordination.training_trigger_daemon import (
     create_training_trigger,
 )
 from ringrift.engine.arguments import check_part
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import run_blocking, take_in_thread
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
@@ -306,6 +306,7 @@ def wire_training_events(router: UnifiedEventRouter | None = None) -> TrainingCo
 
 
 ANSWER_S = 15.0
+_CANCELLED = "whoever asked for the slot was cancelled"
 
 
 def request_training_slot(
@@ -397,9 +398,15 @@ async def async_request_training(
     board_type: str, num_players: int | None = None, model_version: str = "", *, wait_seconds: float = 0.0
 ) -> str | None:
     """`request_training_slot` for code on an event loop."""
-    return await asyncio.to_thread(
-        request_training_slot, board_type, num_players, model_version, wait_seconds=wait_seconds
-    )
+
+    def take() -> str | None:
+        return request_training_slot(board_type, num_players, model_version, wait_seconds=wait_seconds)
+
+    def give_back(job_id: str | None) -> None:
+        if job_id is not None:
+            release_training_slot(job_id, error=_CANCELLED)
+
+    return await take_in_thread(take, give_back)
 
 
 async def async_release_training(job_id: str, *, model_path: str = "", error: str = "") -> bool:
@@ -413,7 +420,10 @@ async def async_training_slot(
     """`training_slot` for a block of asynchronous code."""
     # The same generator, driven from threads: taking a slot and telling its end both block.
     slot = training_slot(board_type, num_players, model_version, wait_seconds=wait_seconds)
-    job_id = await asyncio.to_thread(slot.__enter__)
+    cancelled = asyncio.CancelledError(_CANCELLED)
+    job_id = await take_in_thread(
+        slot.__enter__, lambda _: slot.__exit__(type(cancelled), cancelled, cancelled.__traceback__)
+    )
     try:
         yield job_id
     except BaseException as error:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
+from ringrift.coordination import training_coordinator
 from ringrift.coordination.training_coordinator import (
     Refusal,
     Refused,
@@ -248,6 +250,34 @@ async def test_the_same_for_code_on_a_loop():
     assert not (await async_can_train("square8", 2))[0]
     async with async_training_slot("square8", 3) as other:
         assert other is not None
+
+
+async def held_in_a_block() -> None:
+    async with async_training_slot("square8", 2):
+        await asyncio.sleep(60.0)
+
+
+@pytest.mark.parametrize("ask", [lambda: async_request_training("square8", 2), held_in_a_block])
+async def test_a_slot_that_is_taken_for_a_cancelled_caller_is_given_back(monkeypatch, ask):
+    may_go, is_taken = threading.Event(), threading.Event()
+
+    def take(*args, **named):
+        may_go.wait()
+        job_id = request_training_slot(*args, **named)
+        is_taken.set()
+        return job_id
+
+    monkeypatch.setattr(training_coordinator, "request_training_slot", take)
+    asking = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    asking.cancel()
+    may_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await asyncio.to_thread(is_taken.wait)
+    async with asyncio.timeout(10.0):
+        while not (await async_can_train("square8", 2))[0]:
+            await asyncio.sleep(0.02)
 
 
 async def test_a_workers_training_is_shown_from_start_to_end():
