@@ -167,7 +167,10 @@ class TrainingCoordinator(SubscribedCoordinator):
     async def finish(
         self, job_id: str, *, model_path: str = "", error: str = "", val_loss: float | None = None
     ) -> bool:
-        """Give the slot back and tell how the training ended; a model path means well."""
+        """Give the slot back and tell how the training ended; a model path means well.
+
+        Of a slot that is not held here, only a model is told: its failure is its holder's to tell.
+        """
         record = self._running.get(job_id)
         held = await self.slots.release(job_id)
         # The id is config, time, process and token; the config itself contains an underscore.
@@ -175,7 +178,7 @@ class TrainingCoordinator(SubscribedCoordinator):
         if model_path and not error:
             done = {"config_key": config, "job_id": job_id, "success": True, "model_path": model_path}
             await self.tell("TRAINING_COMPLETED", {**done, "val_loss": val_loss})
-        else:
+        elif held:
             failed = {"config_key": config, "job_id": job_id, "error": error or "it ended without a model"}
             await self.tell("TRAINING_FAILED", failed)
         return held
@@ -211,7 +214,8 @@ class TrainingCoordinator(SubscribedCoordinator):
             return
         # A training whose end was never told must not keep its place for ever.
         if len(self._running) >= RUNNING_MAX:
-            self._end(replace(next(iter(self._running.values())), error="no end was told"))
+            oldest = next(iter(self._running.values()))
+            self._end(replace(oldest, ended_s=self.runtime.now_s(), error="no end was told"))
         self._running[job_id] = TrainingRecord(
             job_id=job_id,
             config_key=str(told["config_key"]),
