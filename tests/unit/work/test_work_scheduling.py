@@ -258,6 +258,16 @@ async def test_a_dead_node_gets_nothing_and_a_strained_one_half(router):
     await engine.close()
 
 
+async def test_a_host_that_is_back_online_gets_games_again(router):
+    scheduler = SelfplayScheduler(router=router)
+    scheduler._subscribe()
+    await router.publish("HOST_OFFLINE", {"node_id": "n", "reason": "no heartbeat"})
+    assert scheduler.allocate_to_nodes({"n": 1, "other": 1}, 100) == {"n": 0, "other": 100}
+    await router.publish("HOST_ONLINE", {"node_id": "n"})
+    assert scheduler.allocate_to_nodes({"n": 1, "other": 1}, 100) == {"n": 50, "other": 50}
+    scheduler._unsubscribe()
+
+
 async def test_a_new_champion_wakes_the_loop_and_is_shown(router):
     scheduler = SelfplayScheduler(router=router)
     scheduler._subscribe()
