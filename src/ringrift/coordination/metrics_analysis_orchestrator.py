@@ -67,7 +67,8 @@ __all__ = [
 
 # Names come from anybody's events, so there is a bound on how many are kept.
 METRICS_MAX = 2_000
-_LOWER_IS_BETTER = ("loss", "seconds", "error", "failed", "age")
+# An age by its whole word: usage, coverage and average end in it as well.
+_LOWER_IS_BETTER = ("loss", "seconds", "error", "failed", ".age", "_age")
 
 # The numbers that are worth a curve, by event: field of the payload: name of the metric.
 NUMBERS: Mapping[str, Mapping[str, str]] = {
@@ -146,7 +147,9 @@ class MetricsAnalysisOrchestrator(ListeningCoordinator):
         # Out and in again: the dictionary is in the order of the newest points.
         metric = self._metrics.pop(key, None)
         if metric is None:
-            better = not name.endswith(_LOWER_IS_BETTER) if higher_is_better is None else higher_is_better
+            better = (
+                not f".{name}".endswith(_LOWER_IS_BETTER) if higher_is_better is None else higher_is_better
+            )
             values, times_s = deque[float](maxlen=WINDOW_POINTS), deque[float](maxlen=WINDOW_POINTS)
             metric = Metric(name=name, config=config, higher_is_better=better, values=values, times_s=times_s)
         metric.values.append(value)

@@ -6,6 +6,7 @@ on its way out, claims nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringrift.engine.blocking import blocking
@@ -29,6 +30,7 @@ class NodePolicy:
     slots: int
     free_slots: int
     allowed: frozenset[str] | None  # kinds of work; None: any
+    allowed_on_gpu: frozenset[str] | None  # the same, of its workers with a GPU alone
     capabilities: frozenset[str]
     held_back: tuple[str, ...] = ()  # "worker: why" for each that claims nothing
 
@@ -40,6 +42,9 @@ class NodePolicy:
             return False, f"the workers of {self.node_id} take only {', '.join(sorted(self.allowed))}"
         if requires_gpu and "gpu" not in self.capabilities:
             return False, f"no worker of {self.node_id} has a GPU"
+        if requires_gpu and self.allowed_on_gpu is not None and work_type not in self.allowed_on_gpu:
+            only = ", ".join(sorted(self.allowed_on_gpu))
+            return False, f"the workers of {self.node_id} with a GPU take only {only}"
         return True, "ok"
 
 
@@ -53,19 +58,23 @@ async def async_node_policies() -> dict[str, NodePolicy]:
 
 def _policy(node: str, workers: list[WorkerRecord]) -> NodePolicy:
     claiming = [each for each in workers if not each.set_aside and not each.stopping]
-    kinds = [each.kinds for each in claiming]
-    named = frozenset(kind for each in kinds if each is not None for kind in each)
     return NodePolicy(
         node_id=node,
         slots=sum(each.slots for each in claiming),
         free_slots=sum(each.free for each in claiming),
-        # One worker that takes any kind of work is enough for its node.
-        allowed=None if None in kinds else named,
+        allowed=_kinds(claiming),
+        allowed_on_gpu=_kinds(each for each in claiming if "gpu" in each.capabilities),
         capabilities=frozenset(name for each in claiming for name in each.capabilities),
         held_back=tuple(
             f"{each.name}: {each.set_aside or 'is stopping'}" for each in workers if each not in claiming
         ),
     )
+
+
+def _kinds(workers: Iterable[WorkerRecord]) -> frozenset[str] | None:
+    kinds = [each.kinds for each in workers]
+    # One worker that takes any kind of work is enough for its node.
+    return None if None in kinds else frozenset(kind for each in kinds for kind in each or ())
 
 
 async def _node_policy(node_id: str) -> NodePolicy | None:

@@ -19,7 +19,7 @@ import msgspec
 import psutil
 import structlog
 
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import run_blocking, take_in_thread
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseConfig, LeaseHolder, NamedLease, end_lease, lease_holder
 from ringrift.engine.opening import shared_kv
@@ -383,8 +383,15 @@ def orchestrator_role(role: OrchestratorRole, *, wait_seconds: float = 0.0) -> I
 
 
 async def async_acquire_orchestrator_role(role: OrchestratorRole, *, wait_seconds: float = 0.0) -> bool:
+    held_before = holds_orchestrator_role(role)
+
+    def give_back(_: object) -> None:
+        # What this process held anyway is not this caller's to give back.
+        if not held_before:
+            release_orchestrator_role(role)
+
     # In a thread: roles live on the background loop, whichever loop the caller is on.
-    return await asyncio.to_thread(acquire_orchestrator_role, role, wait_seconds=wait_seconds)
+    return await take_in_thread(lambda: acquire_orchestrator_role(role, wait_seconds=wait_seconds), give_back)
 
 
 async def async_release_orchestrator_role(role: OrchestratorRole) -> bool:

@@ -69,15 +69,23 @@ class ConfigTrack:
     """What was seen of one config. Bounded."""
 
     work: tuple[int, ...] = ()
-    work_s: float = 0.0  # when it last changed
+    work_s: float = 0.0  # when it last changed, later by the time in which nothing was expected
     best_rating: float | None = None
     best_s: float = 0.0
+    looked_s: float = 0.0
     intervals_s: deque[float] = field(default_factory=lambda: deque(maxlen=INTERVALS_KEPT))
     stalled_s: float | None = None
     tier: int = 0
 
+    def skip(self, now_s: float) -> None:
+        """Nothing was expected since the last look: that time is neither idle nor flat."""
+        skipped_s, self.looked_s = now_s - self.looked_s, now_s
+        self.work_s += skipped_s
+        self.best_s += skipped_s
+
     def see(self, seen: ConfigSeen, now_s: float) -> None:
         """Take in the newest look."""
+        self.looked_s = now_s
         work = (seen.games + seen.games_unchecked, seen.sample_steps, seen.promotions)
         if work != self.work:
             # The first look has nothing to measure from.
@@ -90,7 +98,7 @@ class ConfigTrack:
 
 def judge(track: ConfigTrack, seen: ConfigSeen, now_s: float, *, run_state: str = "running") -> Progress:
     """Say whether the config stalls, and why, in words."""
-    if run_state in _PAUSED or seen.stage in _PAUSED:
+    if is_paused(seen, run_state):
         return Progress(False, f"nothing is expected: {seen.stage if run_state == 'running' else run_state}")
     expected_s = expected_work_s(track)
     # Work before the rating: where no work is done, no rating can rise.
@@ -104,6 +112,10 @@ def judge(track: ConfigTrack, seen: ConfigSeen, now_s: float, *, run_state: str 
         rating = f"the rating has not risen above {track.best_rating:.0f} for {_time(flat_s)}"
         return _stall(f"{rating}; it was expected to within {_time(expected_s)}", flat_s, expected_s)
     return Progress(False, seen.next or "it works as it did before", expected_s=expected_s)
+
+
+def is_paused(seen: ConfigSeen, run_state: str) -> bool:
+    return run_state in _PAUSED or seen.stage in _PAUSED
 
 
 def expected_work_s(track: ConfigTrack) -> float:
@@ -183,11 +195,18 @@ class ProgressRecords:
         told: list[Announcement] = []
         for config, seen in run.configs.items():
             track = self._tracks.setdefault(config, ConfigTrack())
+            if is_paused(seen, run.state):
+                track.skip(now_s)
             track.see(seen, now_s)
             verdict = judge(track, seen, now_s, run_state=run.state)
             self.verdicts[config] = verdict
             told += self._changes(config, track, seen, verdict, now_s)
         return told
+
+    def skip(self, now_s: float) -> None:
+        """Nobody knows what the configs did since the last look; that counts against none of them."""
+        for track in self._tracks.values():
+            track.skip(now_s)
 
     @property
     def stalled(self) -> dict[str, str]:
@@ -247,7 +266,9 @@ class ProgressWatchdog(HandlerBase):
         self._seen_s = run.at_s
         now_s = self._runtime.now_s()
         if now_s - run.at_s > STATUS_OLD_S and run.state == "running":
-            return  # what an old status shows is no news of the configs; the health check tells its age
+            # What an old status shows is no news of the configs; the health check tells its age.
+            self.book.skip(now_s)
+            return
         for event, payload in self.book.look(run, now_s):
             log.info("progress.changed", event_type=event, **payload)
             await (self._own_router or get_router()).publish(event, payload, self.name)

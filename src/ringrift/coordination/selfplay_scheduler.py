@@ -109,7 +109,7 @@ _WAKE = (
 )
 _NODE_AWAY = "HOST_OFFLINE NODE_RETIRED NODE_TERMINATED NODE_UNHEALTHY P2P_NODE_DEAD"
 _NODE_STRAINED = "MEMORY_PRESSURE NODE_OVERLOADED RESOURCE_CONSTRAINT RESOURCE_CONSTRAINT_DETECTED"
-_NODE_WELL = "NODE_ACTIVATED NODE_RECOVERED"
+_NODE_WELL = "HOST_ONLINE NODE_ACTIVATED NODE_RECOVERED"
 _CAPACITY = "IDLE_STATE_BROADCAST NODE_CAPACITY_UPDATED"
 
 
@@ -167,13 +167,22 @@ class SelfplayScheduler(StageDaemon):
             get_loop_waker().ring_for(event)
 
     async def _on_capacity(self, event: RouterEvent) -> None:
-        """A GPU that no config of the run fits on is told once per word of its node."""
+        """A GPU that no config of the run fits on is told once, until one fits on it."""
         told, run = event.payload, self.run_seen
-        memory_gb = float(told.get("gpu_memory_gb") or told.get("gpu_memory_free_gb") or 0.0)
+        whole_gb = float(told.get("gpu_memory_gb") or 0.0)
+        memory_gb = whole_gb or float(told.get("gpu_memory_free_gb") or 0.0)
         if run is None or not run.configs or memory_gb <= 0:
             return
         fitting = [config for config in run.configs if gpu_memory_needed_gb(config) <= memory_gb]
-        if fitting:
+        note = self.nodes.current(self._runtime.now_s()).get(str(told["node_id"]))
+        is_noted = note is not None and note.event in _CAPACITY.split()
+        if fitting and is_noted:
+            self.nodes.clear(event)
+        # What is free shows only that a config fits: a GPU may be short of it because it works.
+        if fitting or not whole_gb:
+            return
+        self.nodes.note(event, AWAY)
+        if is_noted:
             return
         problem = {
             "node_id": str(told["node_id"]),
@@ -182,7 +191,6 @@ class SelfplayScheduler(StageDaemon):
             "reason": f"no config of the run fits into {memory_gb:g} GB",
             "compatible_configs": fitting,
         }
-        self.nodes.note(event, AWAY)
         await self._tell("NODE_INCOMPATIBLE_WITH_WORKLOAD", problem)
 
     # --- the cycle ------------------------------------------------------------------------------------

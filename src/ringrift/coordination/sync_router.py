@@ -81,7 +81,7 @@ class SyncRouter:
         data_type: str,
         *,
         exclude_nodes: Iterable[str] = (),
-        max_targets: int = 10,
+        max_targets: int | None = 10,
         size_bytes: int = 0,
     ) -> list[ScoredNode]:
         wanted, cluster_view, excluded = (
@@ -109,13 +109,12 @@ class SyncRouter:
         size_bytes: int = 0,
     ) -> list[ScoredNode]:
         """The nodes that should get data of this type, the first first."""
-        asking = self.targets(
-            data_type, exclude_nodes=exclude_nodes, max_targets=max_targets, size_bytes=size_bytes
-        )
+        # All of them: which ones lack the data is asked below, and only those count.
+        asking = self.targets(data_type, exclude_nodes=exclude_nodes, max_targets=None, size_bytes=size_bytes)
         found = run_blocking(asking)
-        if board_type is None and num_players is None:
-            return found
-        return [each for each in found if self._lacks(each.node_id, data_type, board_type, num_players)]
+        if board_type is not None or num_players is not None:
+            found = [each for each in found if self._lacks(each.node_id, data_type, board_type, num_players)]
+        return found[:max_targets]
 
     def get_sync_sources(
         self,

@@ -8,7 +8,7 @@ whole changes, and saves the health manager's ledger so that a restart does not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -119,6 +119,11 @@ class CoordinatorWatch:
         if condition is not Condition.UNHEALTHY:
             told.append(("COORDINATOR_HEARTBEAT", _heartbeat(name, result)))
         return told
+
+    def forget_gone(self, local: Collection[str]) -> None:
+        """Forget coordinators that were of this process and are no longer: another may run them now."""
+        for name in [name for name, seen in self._seen.items() if seen.local and name not in local]:
+            del self._seen[name]
 
     def heard(self, event_type: str, payload: Mapping[str, Any], now_s: float) -> None:
         """Take what a coordinator of another process says of itself, or is said of it."""
@@ -236,7 +241,9 @@ class CoordinatorHealthMonitor(HandlerBase):
 
     async def _run_cycle(self) -> None:
         """Ask every coordinator of this process once, and tell what changed."""
-        for name, coordinator in coordinator_directory().all().items():
+        local = coordinator_directory().all()
+        self.watch.forget_gone(local)
+        for name, coordinator in local.items():
             result = await self._ask(coordinator)
             for event, payload in self.watch.checked(name, result, self._runtime.now_s()):
                 await self.router.publish(event, payload, self.name)

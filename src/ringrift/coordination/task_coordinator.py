@@ -422,7 +422,7 @@ class TaskContext:
 def task_context(
     task_type: TaskType | str, *, emit_events: bool = True, check_limits: bool = False, **options: Any
 ) -> Iterator[TaskContext]:
-    """Be a task for a block. Without *emit_events* nothing is registered and nothing told.
+    """Be a task for a block, with heartbeats. Without *emit_events* nothing is registered and nothing told.
 
     *options* are the fields of the task: `task_id` (else one is made), `node_id`, `board_type`,
     `num_players`, `metadata`. Any other is a note of the caller's own, kept in the metadata.
@@ -437,8 +437,13 @@ def task_context(
     coordinator.register_task(
         task.task_id, task.task_type, task.node_id, pid=runtime.pid, config_key=task.config_key
     )
-    with _told(coordinator, task):
-        yield task
+    # On the background loop, as the block has none: without them a long one would be taken for silent.
+    heartbeats = run_blocking(_start_beating(coordinator, task, runtime), timeout_s=ANSWER_S)
+    try:
+        with _told(coordinator, task):
+            yield task
+    finally:
+        run_blocking(heartbeats.stop(ANSWER_S), timeout_s=2 * ANSWER_S)
 
 
 @asynccontextmanager
@@ -457,8 +462,7 @@ async def async_task_context(
         task.task_id, task.task_type, task.node_id, pid=runtime.pid, config_key=task.config_key
     )
     # Not a task group: what the block raises must reach its caller as it is.
-    heartbeats = TaskOwner(f"heartbeats of {task.task_id}")
-    heartbeats.create_task(_beat(coordinator, task, runtime))
+    heartbeats = await _start_beating(coordinator, task, runtime)
     try:
         async with _told_async(coordinator, task):
             yield task
@@ -570,6 +574,12 @@ def _tell_failure(coordinator: TaskCoordinator, task: TaskContext, error: BaseEx
         return
     name = type(error).__name__
     coordinator.fail_task(task.task_id, f"{name}: {error}" if str(error) else name)
+
+
+async def _start_beating(coordinator: TaskCoordinator, task: TaskContext, runtime: Runtime) -> TaskOwner:
+    heartbeats = TaskOwner(f"heartbeats of {task.task_id}")
+    heartbeats.create_task(_beat(coordinator, task, runtime))
+    return heartbeats
 
 
 async def _beat(coordinator: TaskCoordinator, task: TaskContext, runtime: Runtime) -> None:

@@ -119,7 +119,11 @@ class TaskLifecycleCoordinator(WiredCoordinator):
     async def check_orphans(self) -> list[RunningTask]:
         """Tell of registered tasks that fell silent; drop those that cannot come back. Returns the news."""
         now_s, reports = self._runtime.now_s(), []
-        for task in await self._admission.registry.registered():
+        registered = await self._admission.registry.registered()
+        # One that ended or was abandoned in another process is missed no longer; no event here says so.
+        for gone in self._orphans.keys() - {task.task_id for task in registered}:
+            del self._orphans[gone]
+        for task in registered:
             why = self._why_orphaned(task, now_s)
             if why and task.task_id not in self._orphans:
                 reports.append(task)

@@ -18,7 +18,7 @@ from ringrift.coordination.training_trigger_daemon import (
     create_training_trigger,
 )
 from ringrift.engine.arguments import check_part
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import run_blocking, take_in_thread
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
@@ -167,7 +167,10 @@ class TrainingCoordinator(SubscribedCoordinator):
     async def finish(
         self, job_id: str, *, model_path: str = "", error: str = "", val_loss: float | None = None
     ) -> bool:
-        """Give the slot back and tell how the training ended; a model path means well."""
+        """Give the slot back and tell how the training ended; a model path means well.
+
+        Of a slot that is not held here, only a model is told: its failure is its holder's to tell.
+        """
         record = self._running.get(job_id)
         held = await self.slots.release(job_id)
         # The id is config, time, process and token; the config itself contains an underscore.
@@ -175,7 +178,7 @@ class TrainingCoordinator(SubscribedCoordinator):
         if model_path and not error:
             done = {"config_key": config, "job_id": job_id, "success": True, "model_path": model_path}
             await self.tell("TRAINING_COMPLETED", {**done, "val_loss": val_loss})
-        else:
+        elif held:
             failed = {"config_key": config, "job_id": job_id, "error": error or "it ended without a model"}
             await self.tell("TRAINING_FAILED", failed)
         return held
@@ -211,7 +214,8 @@ class TrainingCoordinator(SubscribedCoordinator):
             return
         # A training whose end was never told must not keep its place for ever.
         if len(self._running) >= RUNNING_MAX:
-            self._end(replace(next(iter(self._running.values())), error="no end was told"))
+            oldest = next(iter(self._running.values()))
+            self._end(replace(oldest, ended_s=self.runtime.now_s(), error="no end was told"))
         self._running[job_id] = TrainingRecord(
             job_id=job_id,
             config_key=str(told["config_key"]),
@@ -306,6 +310,7 @@ def wire_training_events(router: UnifiedEventRouter | None = None) -> TrainingCo
 
 
 ANSWER_S = 15.0
+_CANCELLED = "whoever asked for the slot was cancelled"
 
 
 def request_training_slot(
@@ -397,9 +402,15 @@ async def async_request_training(
     board_type: str, num_players: int | None = None, model_version: str = "", *, wait_seconds: float = 0.0
 ) -> str | None:
     """`request_training_slot` for code on an event loop."""
-    return await asyncio.to_thread(
-        request_training_slot, board_type, num_players, model_version, wait_seconds=wait_seconds
-    )
+
+    def take() -> str | None:
+        return request_training_slot(board_type, num_players, model_version, wait_seconds=wait_seconds)
+
+    def give_back(job_id: str | None) -> None:
+        if job_id is not None:
+            release_training_slot(job_id, error=_CANCELLED)
+
+    return await take_in_thread(take, give_back)
 
 
 async def async_release_training(job_id: str, *, model_path: str = "", error: str = "") -> bool:
@@ -413,7 +424,10 @@ async def async_training_slot(
     """`training_slot` for a block of asynchronous code."""
     # The same generator, driven from threads: taking a slot and telling its end both block.
     slot = training_slot(board_type, num_players, model_version, wait_seconds=wait_seconds)
-    job_id = await asyncio.to_thread(slot.__enter__)
+    cancelled = asyncio.CancelledError(_CANCELLED)
+    job_id = await take_in_thread(
+        slot.__enter__, lambda _: slot.__exit__(type(cancelled), cancelled, cancelled.__traceback__)
+    )
     try:
         yield job_id
     except BaseException as error:

@@ -138,10 +138,11 @@ def merge_transaction(
     name = isolation.begin_transaction(source_host, dest_host, merge_type)
     try:
         yield isolation, name
+        prepared = isolation.prepare_commit(name)
     except BaseException as error:
         isolation.rollback(name, f"{type(error).__name__}: {error}")
         raise
-    if not isolation.prepare_commit(name):
+    if not prepared:
         isolation.rollback(name, "it could not be prepared")
         raise Conflict(f"transaction {name} could not be prepared; nothing was changed")
     isolation.commit(name)

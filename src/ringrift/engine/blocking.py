@@ -77,6 +77,28 @@ def blocking(call: Callable[P, Coroutine[Any, Any, T]], *, timeout_s: float = 30
     return run
 
 
+async def take_in_thread(take: Callable[[], T], give_back: Callable[[T], object]) -> T:
+    """Take something to hold, in a thread; whoever is cancelled meanwhile holds nothing.
+
+    The thread itself cannot be cancelled: it gives back what it takes for one who has left.
+    """
+    taken: list[T] = []
+    decided = threading.Lock()  # by the first of the two: the thread that took it, or the caller that left
+
+    def work() -> T:
+        taken.append(take())
+        if not decided.acquire(blocking=False):
+            give_back(taken[0])
+        return taken[0]
+
+    try:
+        return await asyncio.to_thread(work)
+    except asyncio.CancelledError:
+        if not decided.acquire(blocking=False):
+            await asyncio.to_thread(give_back, taken[0])
+        raise
+
+
 def end_threads(pool: ThreadPoolExecutor, *, wait_s: float) -> bool:
     """Let *pool* begin nothing more and wait for what it does; return False if it still does it then."""
     pool.shutdown(wait=False, cancel_futures=True)

@@ -200,9 +200,9 @@ class HandlerBase(SingletonMixin, ABC):
 
     async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
         """Live until cancelled."""
-        # Before the start hook: what is published while it prepares must be heard.
-        self._subscribe()
         try:
+            # Before the start hook: what is published while it prepares must be heard.
+            self._subscribe()
             await self._on_start()
         except BaseException:
             self._unsubscribe()

@@ -204,7 +204,12 @@ def process_log_connection(settings: Settings) -> LogConnection:
 def _claim(settings: Settings) -> Identity:
     slot = take_instance_slot(settings, sys.argv)
     # Not every file system takes a colon in a name.
-    notes = DeliveryNotes(settings.coordination_dir / _FOLDER, slot.name.replace(":", "."))
+    try:
+        notes = DeliveryNotes(settings.coordination_dir / _FOLDER, slot.name.replace(":", "."))
+    except BaseException:
+        # Still held, it would make the next attempt another instance, with none of these positions.
+        slot.close()
+        raise
     return Identity(instance=slot.name, notes=notes, release=slot.close)
 
 
@@ -244,6 +249,7 @@ class CursorStore:
         self._left: dict[str, Subscription] = {}
         self._stored: dict[str, Position] | None = None
         self._moved = asyncio.Event()
+        self._recording = asyncio.Lock()
         self._tasks = TaskOwner(_OWNER)
         self.recorder: asyncio.Task[None] | None = None
 
@@ -341,7 +347,7 @@ class CursorStore:
 
     def rebind(self) -> set[int]:
         """A new loop took over; return the sequence numbers that have to be looked at again."""
-        self._moved = asyncio.Event()
+        self._moved, self._recording = asyncio.Event(), asyncio.Lock()
         self.recorder, self._tasks = None, TaskOwner(_OWNER)  # the old loop has ended it
         again: set[int] = set()
         for cursor in self._cursors.values():
@@ -353,6 +359,11 @@ class CursorStore:
 
         With *everything* also those of the other subscriptions, as a sign that they live.
         """
+        # One at a time: a second one would turn the notes back to the side that the first then empties.
+        async with self._recording:
+            await self._record(everything=everything)
+
+    async def _record(self, *, everything: bool) -> None:
         live = {item.name for item in self._members} if everything else set()
         moved = {name: c for name, c in self._cursors.items() if c.dirty or name in live}
         if not moved:
@@ -377,6 +388,9 @@ class CursorStore:
     async def pause(self) -> None:
         """Stop recording, after all positions are recorded once more."""
         await self._tasks.stop(_STOP_S)
+        if self.recorder is not None and not self.recorder.done():
+            # It ignores its cancellation, and may never let go of the lock.
+            self._recording = asyncio.Lock()
         self._tasks, self.recorder = TaskOwner(_OWNER), None
         try:
             await self.record(everything=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import string
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _HEADER = "traceparent"
+_HEX = frozenset(string.hexdigits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,9 @@ class TraceContext:
         parts = traceparent.strip().split("-")
         if len(parts) != 4 or len(parts[1]) != 32 or len(parts[2]) != 16:
             return None
-        try:
-            valid = int(parts[1], 16) and int(parts[2], 16)
-        except ValueError:
-            return None
-        return cls(parts[1], parts[2]) if valid else None
+        # Not by `int`, which also takes 0x, underscores and signs.
+        are_hex = _HEX.issuperset(parts[1] + parts[2])
+        return cls(parts[1], parts[2]) if are_hex and parts[1].strip("0") and parts[2].strip("0") else None
 
 
 def trace_id_of_event_id(event_id: str) -> str:

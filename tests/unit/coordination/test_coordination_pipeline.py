@@ -180,6 +180,16 @@ def test_a_node_takes_what_its_workers_were_started_for():
     assert "take only export, selfplay, train" in why
 
 
+def test_a_gpu_counts_only_for_the_kinds_of_its_own_worker():
+    worker("one", kinds=("selfplay",))
+    worker("two", kinds=("train",), capabilities=("cpu", "gpu"))
+    assert is_work_allowed("node-1", "selfplay") == (True, "ok")
+    assert is_work_allowed("node-1", "selfplay", requires_gpu=True) == (
+        False,
+        "the workers of node-1 with a GPU take only train",
+    )
+
+
 def test_a_worker_that_is_set_aside_takes_nothing():
     worker("one", set_aside="its games differ")
     assert is_work_allowed("node-1", "selfplay") == (

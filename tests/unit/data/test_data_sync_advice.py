@@ -284,6 +284,20 @@ async def test_the_router_understands_singular_and_plural_and_nothing_else():
     await close_engine()
 
 
+def test_a_node_that_has_the_data_takes_no_place_among_the_targets(monkeypatch):
+    given_nodes = nodes("a", "b", "c")
+    router, seen = SyncRouter(config=AutoSyncConfig()), [cluster_view_of(given_nodes, [])]
+
+    async def cluster_view():
+        return seen[-1]
+
+    monkeypatch.setattr(router, "cluster_view", cluster_view)
+    first, second = (each.node_id for each in router.get_sync_targets("games"))
+    seen.append(cluster_view_of(given_nodes, [(card(1, games=1), ["a", first])]))
+    targets = router.get_sync_targets("games", "hex8", 2, max_targets=1)
+    assert [each.node_id for each in targets] == [second]
+
+
 # --- the manifest -------------------------------------------------------------------------------------
 
 

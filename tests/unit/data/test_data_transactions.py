@@ -406,3 +406,26 @@ def test_a_block_that_fails_changes_nothing(tmp_path):
     assert path.read_text() == "old"
     assert sorted(os.listdir(tmp_path)) == ["incoming", "ratings.db"]
     asyncio.run(close_engine())
+
+
+def test_a_block_whose_preparation_raises_is_undone(tmp_path, monkeypatch):
+    path, new, names = tmp_path / "ratings.db", tmp_path / "incoming", []
+    path.write_text("old")
+    new.write_text("new")
+
+    def broken(operation):
+        raise PermissionError(f"{operation.dest_path} cannot be read")
+
+    def block():
+        with merge_transaction("elsewhere") as (isolation, name):
+            operation = isolation.add_operation(name, "update", path, new)
+            isolation.complete_operation(name, operation.operation_id)
+            names.append(name)
+
+    monkeypatch.setattr(transactions, "is_unchanged", broken)
+    with pytest.raises(PermissionError):
+        block()
+    record = get_transaction_isolation().get_transaction(names[0])
+    assert record.state is TransactionState.ROLLED_BACK
+    assert sorted(os.listdir(tmp_path)) == ["incoming", "ratings.db"]
+    asyncio.run(close_engine())

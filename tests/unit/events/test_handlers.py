@@ -62,6 +62,14 @@ async def worker(router):
     await worker.stop()
 
 
+async def test_a_handler_that_cannot_subscribe_to_everything_is_subscribed_to_nothing(router, worker):
+    worker._get_event_subscriptions = lambda: {"MY_EVENT": worker._on_mine, "": worker._on_failed}
+    with pytest.raises(ConfigError):
+        await worker.start()
+    assert router.get_stats()["subscriber_count"] == 0
+    assert not worker.is_subscribed
+
+
 async def test_a_stopped_handler_hears_nothing_more_however_often_it_was_started(router, worker):
     for n in range(3):
         await worker.start()

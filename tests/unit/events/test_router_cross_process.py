@@ -1,6 +1,7 @@
 """Events between routers on one log: once per subscription, in order, also over restarts."""
 
 import asyncio
+import errno
 import os
 from collections import Counter
 from datetime import UTC, datetime
@@ -15,10 +16,10 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.opening import close_engine
 from ringrift.engine.ports import CursorKey, Position
 from ringrift.errors import PayloadError, StorageFull, Unavailable
-from ringrift.events import cross_process
+from ringrift.events import cross_process, positions
 from ringrift.events.catalog.audit import LastSeen, read_last_seen
 from ringrift.events.event import EventSource, RouterEvent
-from ringrift.events.positions import Cursor, DeliveryNotes, Identity, LogConnection, Note
+from ringrift.events.positions import Cursor, CursorStore, DeliveryNotes, Identity, LogConnection, Note
 from ringrift.events.router import get_router, reset_router
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.runtime import system_runtime
@@ -672,6 +673,61 @@ def test_a_note_cut_off_by_a_crash_is_ignored(tmp_path):
     again = DeliveryNotes(tmp_path, "me")
     assert list(again.read()) == [Note(3, "id-3", "some handler")]
     again.close()
+
+
+class HeldPositions:
+    """A log that takes positions once it is let."""
+
+    def __init__(self):
+        self.commits, self.may_go = [], asyncio.Event()
+
+    async def commit(self, positions):
+        self.commits.append(positions)
+        await self.may_go.wait()
+
+
+async def test_two_recordings_at_once_lose_no_note(tmp_path):
+    log, notes = HeldPositions(), DeliveryNotes(tmp_path, "me")
+    book = CursorStore(
+        log,
+        Identity(instance="me", notes=notes),
+        runtime=system_runtime(),
+        backlog_s=60.0,
+        last_at_start=0,
+        is_ending=lambda: True,
+    )
+    cursor = book._cursors["s"] = Cursor(Position(0), restored=False)
+    cursor.feed(9)
+    first = asyncio.create_task(book.record())
+    await asyncio.sleep(0)
+    cursor.finish(3)
+    second = asyncio.create_task(book.record())
+    await asyncio.sleep(0)
+    # Handled while positions are written: no position says so yet, and a crash may come now.
+    notes.write(Note(12, "id-12", "s"))
+    cursor.finish(12)
+    log.may_go.set()
+    await asyncio.gather(first, second)
+    noted = {note.seq for note in notes.read()}
+    recorded = {seq for commit in log.commits for item in commit.values() for seq in item.done_above}
+    assert 12 in noted | recorded
+    notes.close()
+
+
+def test_an_instance_whose_notes_cannot_be_opened_is_free_for_the_next_attempt(tmp_path, monkeypatch):
+    settings = load_settings({"RINGRIFT_DATA_DIR": str(tmp_path), "RINGRIFT_PROCESS_NAME": "me"}).settings
+
+    def full(path, flags, mode):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(positions, "open_file", full)
+        with pytest.raises(Unavailable, match="No space left"):
+            asyncio.run(positions.process_log_connection(settings).claim())
+    identity = asyncio.run(positions.process_log_connection(settings).claim())
+    assert identity.instance == "me:1"
+    identity.notes.close()
+    identity.release()
 
 
 async def test_notes_of_a_deleted_log_do_not_hide_events_of_the_new_one(machine):

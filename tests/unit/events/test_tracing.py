@@ -61,7 +61,18 @@ def test_headers_carry_the_trace_in_any_case():
 
 
 @pytest.mark.parametrize(
-    "header", ["", "00-zz-1-01", f"00-{'0' * 32}-{'1' * 16}-01", f"00-{'g' * 32}-{'1' * 16}-01"]
+    "header",
+    [
+        "",
+        "00-zz-1-01",
+        f"00-{'0' * 32}-{'1' * 16}-01",
+        f"00-{'1' * 32}-{'0' * 16}-01",
+        f"00-{'g' * 32}-{'1' * 16}-01",
+        f"00-0x{'1' * 30}-{'1' * 16}-01",
+        f"00-{'1_' * 15}11-{'1' * 16}-01",
+        f"00-{'1' * 32}-+{'1' * 15}-01",
+        f"00-{'1' * 32}- {'1' * 15}-01",
+    ],
 )
 def test_a_wrong_header_is_no_trace(header):
     assert TraceContext.parse(header) is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.coordination.contracts import register_coordinator
+from ringrift.coordination.contracts import coordinator_directory, register_coordinator
 from ringrift.coordination.coordinator_persistence import SnapshotStore
 from ringrift.coordination.system_health_monitor import (
     CoordinatorHealthMonitor,
@@ -262,6 +262,25 @@ def test_a_coordinator_of_another_process_that_falls_silent_is_told_once():
     assert watch.report(500.0)["far"]["state"] == "silent"
     watch.heard("COORDINATOR_HEARTBEAT", {"coordinator_name": "far", "health_score": 1.0}, 501.0)
     assert watch.report(501.0)["far"]["state"] == "healthy"
+
+
+async def test_a_coordinator_that_went_to_another_process_is_heard_of_from_there(router):
+    class Leading:
+        def health_check(self):
+            return HealthCheckResult.ok("")
+
+    monitor = CoordinatorHealthMonitor(router=router, runtime=ManualRuntime())
+    monitor._subscribe()
+    register_coordinator(Leading(), "leading")
+    await monitor._run_cycle()
+    assert monitor.coordinators()["leading"]["state"] == "healthy"
+    coordinator_directory().unregister("leading")
+    await monitor._run_cycle()
+    assert "leading" not in monitor.coordinators()
+    told = {"coordinator_name": "leading", "reason": "stuck", "health_score": 0.0}
+    await router.publish("COORDINATOR_UNHEALTHY", told, "another")
+    assert monitor.coordinators()["leading"]["state"] == "unhealthy"
+    monitor._unsubscribe()
 
 
 def test_a_heartbeat_says_that_it_lives_and_not_that_it_is_well():

@@ -69,6 +69,34 @@ def test_a_pause_is_no_stall():
     assert not book.stalled
 
 
+def paced_until_200_s() -> ProgressRecords:
+    """Games every 20 s, and a rating."""
+    book = ProgressRecords()
+    for number in range(1, 11):
+        assert not book.look(run_of(ConfigSeen(games=number, rating=1500.0)), number * 20.0)
+    return book
+
+
+@pytest.mark.parametrize(("state", "stage"), [("paused", ""), ("stopped", ""), ("running", "paused")])
+def test_the_time_of_a_pause_counts_neither_as_idle_nor_as_flat(state, stage):
+    book, still = paced_until_200_s(), ConfigSeen(games=10, rating=1500.0)
+    for now_s in range(230, 36_230, 30):
+        book.look(run_of(ConfigSeen(games=10, rating=1500.0, stage=stage), state=state), float(now_s))
+    resumed_s = 36_200.0
+    assert not book.look(run_of(still), resumed_s + 290.0)
+    ((event, payload),) = book.look(run_of(still), resumed_s + 310.0)
+    assert (event, payload["escalation_tier"]) == ("PROGRESS_STALL_DETECTED", 1)
+
+
+def test_the_time_of_a_pause_is_no_pace():
+    book = paced_until_200_s()
+    for number in range(11, 21):
+        for now_s in (number * 40_000.0 - 60.0, number * 40_000.0):
+            book.look(run_of(ConfigSeen(games=number - 1), state="paused"), now_s)
+        book.look(run_of(ConfigSeen(games=number)), number * 40_000.0 + 20.0)
+    assert book.look(run_of(ConfigSeen(games=20)), 20 * 40_000.0 + 330.0)
+
+
 def test_a_rating_that_does_not_rise_for_six_hours_is_a_stall():
     book = ProgressRecords()
     for minute in range(6 * 60 + 2):
@@ -101,6 +129,22 @@ async def test_the_daemon_tells_what_the_status_shows():
         runtime.advance(30.0)
     assert [each["escalation_tier"] for each in heard] == [1]
     assert not CATALOG["PROGRESS_STALL_DETECTED"].problems(heard[0])
+    await engine.close()
+
+
+async def test_the_time_of_an_old_status_counts_against_no_config():
+    runtime = ManualRuntime()
+    engine = memory_engine(runtime)
+    router = UnifiedEventRouter(enable_cross_process_polling=False)
+    dog = ProgressWatchdog(runtime=runtime, router=router, kv=engine.kv)
+    for minute in range(602):
+        # The run is gone for ten hours, and back with the state that it had.
+        if minute in (0, 601):
+            seen = run_of(ConfigSeen(games=1), at_s=runtime.now_s())
+            await engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode(seen))
+        await dog._run_cycle()
+        runtime.advance(60.0)
+    assert not dog.book.stalled
     await engine.close()
 
 

@@ -283,6 +283,23 @@ async def test_metrics_are_recorded_from_events_and_from_calls_and_analysed():
     assert analyze_metrics("nothing") == {}
 
 
+@pytest.mark.parametrize(
+    ("name", "higher_is_better"),
+    [
+        ("age", False),
+        ("data.age", False),
+        ("games_age", False),
+        ("held_loss", False),
+        ("coverage", True),
+        ("win_average", True),
+        ("gpu.usage", True),
+    ],
+)
+def test_which_way_is_better_follows_from_the_last_word_of_the_name(name, higher_is_better):
+    metrics = MetricsAnalysisOrchestrator()
+    assert metrics.record(name, 1.0).higher_is_better is higher_is_better
+
+
 def test_numbers_of_events_become_series_and_there_are_not_too_many():
     async def scenario():
         ear, runtime = Ear(), SimulatedRuntime()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
+from ringrift.coordination import training_coordinator
 from ringrift.coordination.training_coordinator import (
     Refusal,
     Refused,
@@ -29,6 +31,7 @@ from ringrift.engine.memory import memory_engine
 from ringrift.engine.opening import get_engine_blocking
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import LeaseLost
+from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
@@ -248,6 +251,61 @@ async def test_the_same_for_code_on_a_loop():
     assert not (await async_can_train("square8", 2))[0]
     async with async_training_slot("square8", 3) as other:
         assert other is not None
+
+
+def test_a_training_that_has_told_its_model_does_not_fail_afterwards():
+    wire_training_events()
+    heard = []
+    get_router().subscribe("TRAINING_FAILED", heard.append, "test")
+
+    def block():
+        with training_slot("hex8", 2) as job_id:
+            assert release_training_slot(job_id, model_path="nets/a.safetensors")
+            raise ZeroDivisionError("after the end")
+
+    with pytest.raises(ZeroDivisionError):
+        block()
+    assert not release_training_slot("hex8_2p_1_2_3", error="of another process")
+    assert heard == []
+
+
+async def test_a_training_whose_end_was_never_told_ends_when_its_place_is_needed():
+    router = UnifiedEventRouter(enable_cross_process_polling=False)
+    coordinator = wire_training_events(router)
+    for number in range(training_coordinator.RUNNING_MAX + 1):
+        started = {"job_id": f"job-{number}", "node_id": "n", "config_key": "hex8_2p"}
+        await router.publish("TRAINING_STARTED", started)
+    (ended,) = coordinator.get_history()
+    assert (ended.job_id, ended.error) == ("job-0", "no end was told")
+    assert ended.ended_s is not None
+
+
+async def held_in_a_block() -> None:
+    async with async_training_slot("square8", 2):
+        await asyncio.sleep(60.0)
+
+
+@pytest.mark.parametrize("ask", [lambda: async_request_training("square8", 2), held_in_a_block])
+async def test_a_slot_that_is_taken_for_a_cancelled_caller_is_given_back(monkeypatch, ask):
+    may_go, is_taken = threading.Event(), threading.Event()
+
+    def take(*args, **named):
+        may_go.wait()
+        job_id = request_training_slot(*args, **named)
+        is_taken.set()
+        return job_id
+
+    monkeypatch.setattr(training_coordinator, "request_training_slot", take)
+    asking = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    asking.cancel()
+    may_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await asyncio.to_thread(is_taken.wait)
+    async with asyncio.timeout(10.0):
+        while not (await async_can_train("square8", 2))[0]:
+            await asyncio.sleep(0.02)
 
 
 async def test_a_workers_training_is_shown_from_start_to_end():

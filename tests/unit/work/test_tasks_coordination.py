@@ -121,6 +121,19 @@ def test_silent_tasks_are_told_once_do_not_count_and_may_come_back(tmp_path):
     in_tasks_world(scenario, tmp_path)
 
 
+def test_a_silent_task_that_another_process_abandoned_is_missed_no_longer(tmp_path):
+    async def scenario(world):
+        await world.coordinator.register("t", "training", "n")
+        await world.runtime.sleep(301)
+        await world.lifecycle.check_orphans()
+        assert world.lifecycle.health_check().status.value == "degraded"
+        await world.admission.registry.end("t", "abandoned")
+        await world.lifecycle.check_orphans()
+        assert world.lifecycle.health_check().status.value == "running"
+
+    in_tasks_world(scenario, tmp_path)
+
+
 def test_a_task_of_a_dead_process_on_this_machine_is_given_up_at_once(tmp_path):
     async def scenario(world):
         await world.coordinator.register("mine", "export", "sim", pid=os.getpid())

@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import threading
 import time
 
 import pytest
 
+from ringrift.coordination import task_coordinator
 from ringrift.coordination.task_coordinator import (
     TaskCoordinator,
     TaskType,
@@ -129,6 +131,25 @@ async def test_an_async_function_is_a_task_too(told):
 
     assert await evaluate() is TaskType.EVALUATION
     assert names(told) == ["TASK_SPAWNED", "TASK_COMPLETED"]
+
+
+def test_a_block_without_a_loop_says_that_it_lives_until_it_ends(monkeypatch):
+    monkeypatch.setattr(task_coordinator, "HEARTBEAT_S", 0.01)
+    registry, beaten = TaskCoordinator.get_instance().admission.registry, threading.Event()
+    heartbeat, beats = registry.heartbeat, []
+
+    async def seen_heartbeat(task_id):
+        known = await heartbeat(task_id)
+        beats.append((task_id, known))
+        beaten.set()
+        return known
+
+    monkeypatch.setattr(registry, "heartbeat", seen_heartbeat)
+    with task_context("export", task_id="long"):
+        assert beaten.wait(10.0)
+        assert beats[0] == ("long", True)
+    beaten.clear()
+    assert not beaten.wait(0.2)
 
 
 async def test_a_cancelled_task_is_told_as_cancelled(told):

@@ -1,9 +1,11 @@
 """Roles under simulated time, and the blocking and asynchronous calls on the real engine."""
 
 import asyncio
+import threading
 
 import pytest
 
+from ringrift.coordination import orchestrator_registry
 from ringrift.coordination.orchestrator_registry import (
     OrchestratorRole,
     OrchestratorRoles,
@@ -189,6 +191,51 @@ async def test_asynchronous_calls_on_the_real_engine():
         assert token > 0
         assert await async_acquire_orchestrator_role(role)
     assert not holds_orchestrator_role(role)
+
+
+@pytest.mark.parametrize("is_taken_first", [False, True])
+async def test_a_role_that_is_taken_for_a_cancelled_caller_is_given_back(monkeypatch, is_taken_first):
+    role, may_go, is_taken = OrchestratorRole.PIPELINE, threading.Event(), threading.Event()
+
+    def take(role, *, wait_seconds):
+        may_go.wait()
+        taken = acquire_orchestrator_role(role, wait_seconds=wait_seconds)
+        is_taken.set()
+        return taken
+
+    monkeypatch.setattr(orchestrator_registry, "acquire_orchestrator_role", take)
+    asking = asyncio.create_task(async_acquire_orchestrator_role(role))
+    await asyncio.sleep(0)
+    if is_taken_first:
+        # On the loop, so that the caller has not heard of it when it is cancelled.
+        may_go.set()
+        is_taken.wait()
+    asking.cancel()
+    may_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await asyncio.to_thread(is_taken.wait)
+    async with asyncio.timeout(10.0):
+        while holds_orchestrator_role(role):
+            await asyncio.sleep(0.02)
+
+
+async def test_a_role_that_was_held_before_stays_with_the_process(monkeypatch):
+    role, asked = OrchestratorRole.PIPELINE, threading.Event()
+    assert await async_acquire_orchestrator_role(role)
+
+    def take(role, *, wait_seconds):
+        asked.set()
+        return acquire_orchestrator_role(role, wait_seconds=wait_seconds)
+
+    monkeypatch.setattr(orchestrator_registry, "acquire_orchestrator_role", take)
+    asking = asyncio.create_task(async_acquire_orchestrator_role(role))
+    await asyncio.sleep(0)
+    asked.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert holds_orchestrator_role(role)
 
 
 def test_an_unknown_role_is_refused():

@@ -258,6 +258,39 @@ async def test_a_dead_node_gets_nothing_and_a_strained_one_half(router):
     await engine.close()
 
 
+async def test_a_gpu_is_too_small_by_its_whole_memory_and_not_by_what_is_free(router, heard):
+    scheduler = SelfplayScheduler(router=router)
+    scheduler._subscribe()
+    scheduler.run_seen = RunSeen(at_s=0.0, configs={"hex8_2p": ConfigSeen()})
+    idle = {"node_id": "n", "is_idle": False, "gpu_utilization": 99.0, "idle_duration_seconds": 0.0}
+    size = {"node_id": "n", "gpu_utilization": 0.0, "cpu_utilization": 0.0, "available_slots": 1}
+
+    def told():
+        return [p["gpu_vram_gb"] for name, p in heard if name == "NODE_INCOMPATIBLE_WITH_WORKLOAD"]
+
+    await router.publish("IDLE_STATE_BROADCAST", {**idle, "gpu_memory_free_gb": 2.0, "active_jobs": 1})
+    assert (told(), scheduler.allocate_to_nodes({"n": 1}, 10)) == ([], {"n": 10})
+    for _ in range(2):
+        await router.publish("NODE_CAPACITY_UPDATED", {**size, "gpu_memory_gb": 4.0})
+    assert (told(), scheduler.allocate_to_nodes({"n": 1}, 10)) == ([4.0], {"n": 0})
+    await router.publish("NODE_CAPACITY_UPDATED", {**size, "gpu_memory_gb": 24.0})
+    assert (told(), scheduler.allocate_to_nodes({"n": 1}, 10)) == ([4.0], {"n": 10})
+    await router.publish("HOST_OFFLINE", {"node_id": "n", "reason": "no heartbeat"})
+    await router.publish("NODE_CAPACITY_UPDATED", {**size, "gpu_memory_gb": 24.0})
+    assert scheduler.allocate_to_nodes({"n": 1}, 10) == {"n": 0}
+    scheduler._unsubscribe()
+
+
+async def test_a_host_that_is_back_online_gets_games_again(router):
+    scheduler = SelfplayScheduler(router=router)
+    scheduler._subscribe()
+    await router.publish("HOST_OFFLINE", {"node_id": "n", "reason": "no heartbeat"})
+    assert scheduler.allocate_to_nodes({"n": 1, "other": 1}, 100) == {"n": 0, "other": 100}
+    await router.publish("HOST_ONLINE", {"node_id": "n"})
+    assert scheduler.allocate_to_nodes({"n": 1, "other": 1}, 100) == {"n": 50, "other": 50}
+    scheduler._unsubscribe()
+
+
 async def test_a_new_champion_wakes_the_loop_and_is_shown(router):
     scheduler = SelfplayScheduler(router=router)
     scheduler._subscribe()
