@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import secrets
+import warnings
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID
 
 from ringrift.errors import ConfigError
@@ -61,7 +63,10 @@ def _key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def _is_good(path: Path, key: ec.EllipticCurvePrivateKey, now: datetime) -> bool:
     try:
-        found = x509.load_pem_x509_certificate(path.read_bytes())
+        with warnings.catch_warnings():
+            # A damaged serial number is warned of and not refused; the signature tells.
+            warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+            found = x509.load_pem_x509_certificate(path.read_bytes())
         found.verify_directly_issued_by(found)  # whatever was changed in it, its signature does not fit
         is_ours = found.public_key() == key.public_key()
         return is_ours and found.not_valid_before_utc <= now < found.not_valid_after_utc - RENEWED_BEFORE
