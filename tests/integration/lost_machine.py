@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from loop_under_test import CONFIG, Loop, tiny_games, until
 
 from ringrift.engine.opening import open_engine
-from ringrift.learning.facts.facts import JobEnded, Promoted
+from ringrift.learning.facts.facts import JobEnded, Promoted, RolledBack
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.state import fold
 from ringrift.learning.models import read_champion
@@ -133,16 +133,13 @@ class RunRead:
 
     raw: list  # facts, as they are stored
     champion: str | None
-    champions: list  # in order
+    champions: list  # in order; one that came back by a roll-back is there again
+    promotions: int
     shards: dict  # digest: ids of its games
 
     @property
     def facts(self):
         return len(self.raw)
-
-    @property
-    def promotions(self):
-        return len(self.champions)
 
     @property
     def games(self):
@@ -177,8 +174,10 @@ async def read_run(data):
             path = await engine.blobs.path(digest)
             assert path is not None, f"{digest} is missing in {data}"
             shards[digest] = frozenset(tiny_games(path))
-    champions = [fact.model for fact in facts if isinstance(fact, Promoted)]
-    return RunRead(facts, None if pointer is None else pointer.model, champions, shards)
+    promoted = [fact for fact in facts if isinstance(fact, Promoted)]
+    changes = [fact for fact in facts if isinstance(fact, Promoted | RolledBack)]
+    champions = [fact.model if isinstance(fact, Promoted) else fact.restored for fact in changes]
+    return RunRead(facts, None if pointer is None else pointer.model, champions, len(promoted), shards)
 
 
 def states_of_a_drive(drive):
