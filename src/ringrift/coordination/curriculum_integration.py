@@ -41,13 +41,14 @@ __all__ = [
 
 # The curriculum weights as a file: a view of the shares of self-play that other programs can read.
 #
-# Written at once or not at all. A reader takes nothing that is too old or not as it should be: {} means that
-# all configs count the same.
+# Written at once or not at all. A reader takes nothing that is too old, from the future or not as it should
+# be: {} means that all configs count the same.
 
 
 FILE_NAME = "curriculum_weights.json"
 # Twice the interval of writing: one write that failed does not make readers distrust the file.
 AGE_S_MAX = 7_200.0
+AHEAD_S_MAX = 60.0  # the clock of the reader may be a little behind the writer's
 # Far more than all configs need; a reader must not load whatever somebody put there.
 FILE_BYTES_MAX = 1_000_000
 WEIGHT_DEFAULT = 1.0
@@ -91,7 +92,7 @@ def load_curriculum_weights(
     updated_s, weights = content.get("updated_at"), content.get("weights")
     if updated_s is None or not _is_number(updated_s) or not isinstance(weights, dict):
         return {}
-    if (runtime or system_runtime()).now_s() - updated_s > max_age_s:
+    if not -AHEAD_S_MAX <= (runtime or system_runtime()).now_s() - updated_s <= max_age_s:
         return {}
     # One wrong weight costs its own config only; the reader counts that one as 1.
     return {name: float(value) for name, value in weights.items() if _is_number(value) and value > 0}

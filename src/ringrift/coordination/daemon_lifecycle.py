@@ -7,6 +7,7 @@ verbs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ringrift.coordination.daemon_manager import get_daemon_manager
@@ -52,12 +53,16 @@ class DaemonLifecycle:
 
 def get_lifecycle(daemon_type: DaemonType) -> DaemonLifecycle:
     """Return where a daemon is; `ConfigError` for one that the manager does not know."""
+    return _lifecycle(daemon_type, next_actions())
+
+
+def _lifecycle(daemon_type: DaemonType, actions: Iterable[Action]) -> DaemonLifecycle:
     manager = get_daemon_manager()
     unit = manager.supervisor.units.get(daemon_type)
     if unit is None:
         raise ConfigError(f"{daemon_type} is not registered")
     view = manager.supervisor.views([daemon_type])[daemon_type]
-    coming = next((action.do.value for action in next_actions() if action.daemon_type is daemon_type), "")
+    coming = next((action.do.value for action in actions if action.daemon_type is daemon_type), "")
     return DaemonLifecycle(
         daemon_type=daemon_type,
         state=unit.info.state,
@@ -72,7 +77,8 @@ def get_lifecycle(daemon_type: DaemonType) -> DaemonLifecycle:
 
 
 def get_all_lifecycles() -> dict[DaemonType, DaemonLifecycle]:
-    return {each: get_lifecycle(each) for each in tuple(get_daemon_manager().supervisor.units)}
+    actions = next_actions()  # once for all: each plan is of all daemons
+    return {each: _lifecycle(each, actions) for each in tuple(get_daemon_manager().supervisor.units)}
 
 
 def next_actions() -> tuple[Action, ...]:

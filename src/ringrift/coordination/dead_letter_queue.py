@@ -56,6 +56,8 @@ class DLQRetryDaemon(HandlerBase):
         self._dlq.max_retries = max_attempts
         self._batch, self._stale_hours = max_events_per_cycle, max_stale_hours
         self._announced = 0
+        # As the last cycle found them: who asks for health may be on the loop, where nobody reads the store.
+        self._letters: HealthCheckResult | None = None
         self._totals = dict.fromkeys(("recovered", "failed", "abandoned", "stale_abandoned"), 0)
 
     async def _run_cycle(self) -> None:
@@ -64,7 +66,8 @@ class DLQRetryDaemon(HandlerBase):
         self._totals["stale_abandoned"] += stale
         abandoned_before = (await asyncio.to_thread(self._dlq.get_stats))["session_abandoned"]
         outcome = await self._dlq.retry_failed_events(self._batch)
-        stats = await asyncio.to_thread(self._dlq.get_stats)
+        self._letters = await asyncio.to_thread(self._dlq.health_check)
+        stats = self._letters.details
         abandoned = stats["session_abandoned"] - abandoned_before
         self._totals["recovered"] += outcome["recovered"]
         self._totals["failed"] += outcome["failed"]
@@ -99,8 +102,9 @@ class DLQRetryDaemon(HandlerBase):
         }
 
     def health_check(self) -> HealthCheckResult:
-        own = super().health_check()
-        letters = self._dlq.health_check()
+        own, letters = super().health_check(), self._letters
+        if letters is None:
+            return own.with_details(dlq=None)
         if not own.healthy or letters.healthy:
             return own.with_details(dlq=letters.to_dict())
         return HealthCheckResult.degraded(f"running; {letters.message}", **own.details, dlq=letters.to_dict())

@@ -16,6 +16,7 @@ from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.facts import Noted
+from ringrift.learning.facts.records import Match
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.job_announcements import RATING_START
 from ringrift.learning.judging.promotion import PromotionRules, gather
@@ -247,7 +248,7 @@ _SIGNIFICANT = "ELO_SIGNIFICANT_CHANGE"
 class KnownRatings:
     """What others know of one config."""
 
-    matches: int = 0
+    matches: Sequence[Match] = ()  # that count
     ratings: Mapping[str, float] = field(default_factory=dict)
     champion: str | None = None
     significant: float | None = None  # the champion's rating when a change was last called significant
@@ -258,15 +259,16 @@ def look(
     before: KnownRatings | None, state: ConfigState, curve: Sequence[Curve]
 ) -> tuple[KnownRatings, list[Told]]:
     """What is known now, and what to tell. The first look learns and tells nothing: it is no change."""
-    count = sum(not match.recalled for match in state.matches)
-    if before is not None and count == before.matches and state.champion == before.champion:
+    # Themselves and not their number: where one was recalled and another came, that is the same.
+    matches = state.trusted_matches()
+    if before is not None and matches == before.matches and state.champion == before.champion:
         return before, []
-    ratings = rate(state.matches)
+    ratings = rate(matches)
     values = {name: each.rating for name, each in ratings.items() if not is_baseline(name)}
     mine = None if state.champion is None else values.get(state.champion)
     now_velocity = velocity(curve)
     if before is None:
-        return KnownRatings(count, values, state.champion, mine, now_velocity), []
+        return KnownRatings(matches, values, state.champion, mine, now_velocity), []
     told = [*_updates(before, state.config, ratings), *_significant(before, state, mine)]
     changed = _velocity_changed(before, state.config, now_velocity)
     # Kept until a change is told: small steps in one direction add up.
@@ -274,7 +276,7 @@ def look(
         mine if before.significant is None or any(n == _SIGNIFICANT for n, _ in told) else before.significant
     )
     known = now_velocity if changed or before.velocity is None else before.velocity
-    return KnownRatings(count, values, state.champion, significant, known), [*told, *changed]
+    return KnownRatings(matches, values, state.champion, significant, known), [*told, *changed]
 
 
 def velocity(curve: Sequence[Curve]) -> float | None:

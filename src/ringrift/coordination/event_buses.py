@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import warnings
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -126,13 +126,18 @@ class DataEventBus:
             f"data:{name or 'all'}/{callback_name(callback)}",
             bus=EventSource.DATA_BUS,
         )
-        self._handles.setdefault((name, callback), []).append(handle)
+        # Those that were ended by their own handles are still in this table.
+        known = [each for each in self._handles.get((name, callback), ()) if each.active]
+        self._handles[name, callback] = [*known, handle]
         return handle
 
     def unsubscribe(self, event_type: Any, callback: DataCallback) -> bool:
         name = None if event_type is None else normalize_event_type(event_type)
         handles = self._handles.get((name, callback), [])
-        return bool(handles) and handles.pop(0).cancel()
+        while handles:
+            if handles.pop(0).cancel():
+                return True
+        return False
 
     def list_subscribers(self, event_type: Any = None) -> list[dict[str, Any]]:
         found = self.router.list_subscribers(event_type)
@@ -174,7 +179,7 @@ class DataEventBus:
             "latency_p50_s": percentile(0.5),
             "latency_p95_s": percentile(0.95),
             "latency_p99_s": percentile(0.99),
-            "subscriptions": sum(len(handles) for handles in self._handles.values()),
+            "subscriptions": sum(each.active for handles in self._handles.values() for each in handles),
         }
 
     def health_check(self) -> HealthCheckResult:
@@ -287,7 +292,11 @@ class StageEventBus:
         return sum(self._handles.pop(key).cancel() for key in keys)
 
     def subscriber_count(self, event: StageEvent | None = None) -> int:
-        return sum(event is None or stage == event for stage, _ in self._handles)
+        return sum(event is None or stage == event for stage in self._subscribed())
+
+    def _subscribed(self) -> list[StageEvent]:
+        """The stage of every subscription that was not ended, here or by its own handle."""
+        return [stage for (stage, _), handle in self._handles.items() if handle.active]
 
     async def emit(self, result: StageCompletionResult) -> int:
         """Publish a result; return how many callbacks of this bus handled it well."""
@@ -353,12 +362,10 @@ class StageEventBus:
         self._say = say
 
     def get_stats(self) -> dict[str, Any]:
-        counts: dict[str, int] = {}
-        for stage, _ in self._handles:
-            counts[stage.value] = counts.get(stage.value, 0) + 1
+        counts = Counter(stage.value for stage in self._subscribed())
         return {
-            "total_subscribers": len(self._handles),
-            "subscribers_by_event": counts,
+            "total_subscribers": counts.total(),
+            "subscribers_by_event": dict(counts),
             "history_size": len(self._history),
             "callback_errors": len(self._errors),
             "supported_events": [stage.value for stage in StageEvent],

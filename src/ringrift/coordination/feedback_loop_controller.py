@@ -89,9 +89,11 @@ SHARPNESS = 4.0  # a score ahead by a quarter weighs e times as much
 def architecture_weights(scores: Mapping[str, float]) -> dict[str, float]:
     """Weights that sum to 1, at least a tenth each; a size without a score counts as the mean."""
     names = sorted({*PRESETS, *scores})
-    mean = math.fsum(scores.values()) / len(scores) if scores else 0.0
-    # By the distance to the mean: the level of the scores differs from search to search.
-    raw = {name: math.exp(SHARPNESS * (scores.get(name, mean) - mean)) for name in names}
+    mean = math.fsum(score / len(scores) for score in scores.values())
+    known = {name: scores.get(name, mean) for name in names}
+    # By the distance to the best: the level of the scores differs from search to search, and none overflows.
+    best = max(known.values())
+    raw = {name: math.exp(SHARPNESS * (score - best)) for name, score in known.items()}
     total = math.fsum(raw.values())
     spare = 1.0 - WEIGHT_MIN * len(names)
     return {name: round(WEIGHT_MIN + spare * value / total, 4) for name, value in raw.items()}

@@ -19,7 +19,7 @@ NOT_ASKED = math.nan  # no time was given, which is not the same as None: never
 
 
 class HealthCheckHelper:
-    """The checks, by the documents' names. Times are wall-clock seconds; *now_s* defaults to now."""
+    """The checks, by the documents' names. Times are of `Runtime.now_s`; *now_s* defaults to now."""
 
     @staticmethod
     def check_error_rate(errors: int, cycles: int, threshold: float = 0.5) -> Verdict:

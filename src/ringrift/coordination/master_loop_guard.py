@@ -170,17 +170,19 @@ class MasterLoopGuard:
             file.write(text)
 
     def release(self) -> None:
-        """Give it up. The file stays, and is empty if it named this process."""
+        """Give it up, also if the file cannot be written. It stays, and is empty if it named this process."""
         exchanged = self.exchanged()
-        found = None if exchanged else read_master_loop(self.path)
-        if found is not None and found.pid == os.getpid():
-            # While the lock is still held: afterwards the file may name the next holder.
-            self._write("")
-        if self._open_folder is not None and not exchanged:
-            self._open_folder.let_go()  # else what is still under way must not go by path after all
-        if self._lock is not None:
-            self._lock.close()
-        self._lock, self._held, self._open_folder, self._locked = None, None, None, False
+        try:
+            found = None if exchanged else read_master_loop(self.path)
+            if found is not None and found.pid == os.getpid():
+                # While the lock is still held: afterwards the file may name the next holder.
+                self._write("")
+        finally:
+            if self._open_folder is not None and not exchanged:
+                self._open_folder.let_go()  # else what is still under way must not go by path after all
+            if self._lock is not None:
+                self._lock.close()
+            self._lock, self._held, self._open_folder, self._locked = None, None, None, False
 
     @property
     def is_held(self) -> bool:

@@ -1,5 +1,6 @@
 """Snapshots, settings view, singletons and the master-loop guard."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -69,6 +70,22 @@ def test_two_master_loops_cannot_run_and_a_killed_one_frees_the_way(holder):
         assert guard.is_held
         assert is_master_loop_running(path)
     assert not is_master_loop_running(path)
+
+
+def test_a_guard_that_cannot_empty_its_file_frees_the_folder_all_the_same(tmp_path, monkeypatch):
+    path = tmp_path / "master_loop.pid"
+    guard = MasterLoopGuard(path)
+    guard.acquire()
+
+    def full(text):
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(guard, "_write", full)
+    with pytest.raises(OSError, match="no space"):
+        guard.release()
+    assert not guard.is_held
+    with MasterLoopGuard(path) as other:
+        assert other.is_held
 
 
 def test_a_number_that_was_given_to_another_process_is_a_stale_file(holder, tmp_path):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ringrift.coordination import daemon_runners
+from ringrift.coordination import daemon_lifecycle, daemon_runners
 from ringrift.coordination.daemon_adapters import (
     DaemonAdapter,
     PromotionDaemonAdapter,
@@ -21,6 +21,7 @@ from ringrift.coordination.daemon_lifecycle import (
     get_lifecycle,
     next_actions,
     pause_daemon,
+    plan,
     restart_daemon,
     resume_daemon,
     start_daemon,
@@ -164,6 +165,14 @@ async def test_the_life_of_a_daemon_by_the_supervisors_rules():
     assert await stop_daemon(ROUTER)
     assert get_lifecycle(ROUTER).why == "stopped on purpose"
     assert set(get_all_lifecycles()) >= set(DaemonType)
+
+
+def test_all_lives_are_told_from_one_plan(monkeypatch):
+    plans = []
+    monkeypatch.setattr(daemon_lifecycle, "plan", lambda *a, **k: plans.append(plan(*a, **k)) or plans[-1])
+    lives = get_all_lifecycles()
+    assert len(plans) == 1
+    assert all(get_lifecycle(each) == life for each, life in lives.items())
 
 
 async def test_a_paused_daemon_says_why():

@@ -120,6 +120,23 @@ async def test_data_bus_metrics_and_health(data):
     assert "10 %" in data.health_check().message
 
 
+async def test_subscriptions_that_were_ended_by_their_handles_are_not_counted(data, stages):
+    ended, stays = data.subscribe("MY_EVENT", print), data.subscribe("MY_EVENT", print)
+    ended()
+    assert data.get_metrics()["subscriptions"] == 1
+    assert data.unsubscribe("MY_EVENT", print) is True  # the one that is left
+    assert not stays.active
+    assert data.get_metrics()["subscriptions"] == 0
+
+    stages.subscribe(StageEvent.SYNC_COMPLETE, print).cancel()
+    stages.subscribe(StageEvent.TRAINING_COMPLETE, print)
+    assert (stages.subscriber_count(), stages.subscriber_count(StageEvent.SYNC_COMPLETE)) == (1, 0)
+    stats = stages.get_stats()
+    assert stats["total_subscribers"] == 1
+    assert stats["subscribers_by_event"] == {StageEvent.TRAINING_COMPLETE.value: 1}
+    assert stages.clear_subscribers() == 1
+
+
 async def test_stage_results_come_back_as_they_were_sent(stages, router):
     results, lines = [], []
 

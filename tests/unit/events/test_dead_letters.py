@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import sqlite3
+import threading
 from contextlib import closing
 from datetime import datetime, timedelta
 
@@ -456,6 +457,24 @@ async def test_the_daemon_retries_and_says_so(router, dlq):
     metrics = daemon.get_metrics()
     assert (metrics["total_recovered"], metrics["running"]) == (1, False)
     assert metrics["dlq"]["recovered"] == 1
+
+
+async def test_asking_how_the_daemon_is_reads_no_store_on_the_loop(router, dlq, monkeypatch):
+    readers, count = [], dlq._store.count_by
+
+    def noted(*args, **kwargs):
+        readers.append(threading.current_thread())
+        return count(*args, **kwargs)
+
+    monkeypatch.setattr(dlq._store, "count_by", noted)
+    dlq.capture("TRAINING_COMPLETED", {}, "h", "e")
+    daemon = DLQRetryDaemon(dlq, router=router)
+    assert daemon.health_check().details["dlq"] is None  # nobody has looked yet
+    assert readers == []
+    await daemon._run_cycle()
+    assert daemon.health_check().details["dlq"]["details"]["pending"] == 1
+    assert readers
+    assert threading.current_thread() not in readers
 
 
 async def test_the_daemon_gives_up_letters_of_another_week(router, dlq, clock):

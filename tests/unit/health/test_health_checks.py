@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringrift.clock import ClockAnchor
 from ringrift.coordination.contracts import (
     get_all_metrics,
     get_coordinator,
@@ -15,6 +16,7 @@ from ringrift.coordination.contracts import (
 )
 from ringrift.coordination.coordinator_base import CoordinatorBase
 from ringrift.coordination.health_check_helper import HealthCheckHelper
+from ringrift.runtime import system_runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 NOW = 10_000.0
@@ -30,6 +32,17 @@ def test_error_rate_fails_from_the_threshold_on(errors, cycles, fine):
 def test_uptime_grace_is_true_while_starting():
     assert HealthCheckHelper.check_uptime_grace(start_time=NOW - 29, grace_period=30, now_s=NOW)[0]
     assert not HealthCheckHelper.check_uptime_grace(start_time=NOW - 30, grace_period=30, now_s=NOW)[0]
+
+
+def test_setting_the_wall_clock_ages_nothing(monkeypatch):
+    """Times are of `Runtime.now_s`, as all that the components note."""
+    runtime = system_runtime()
+    runtime.keep_time(ClockAnchor(runtime.boot_id, runtime.boot_s(), runtime.now_s()))
+    noted_s = runtime.now_s()
+    monkeypatch.setattr(runtime, "wall_s", lambda: noted_s + 86_400.0)
+    assert HealthCheckHelper.check_uptime_grace(noted_s, grace_period=3_600.0)[0]
+    assert HealthCheckHelper.check_last_activity(noted_s)[0]
+    assert "wall" not in HealthCheckHelper.__doc__
 
 
 @pytest.mark.parametrize("never", [0.0, 0, None])

@@ -18,7 +18,7 @@ from ringrift.coordination.curriculum_integration import (
 )
 from ringrift.coordination.feedback_loop_controller import wire_curriculum_events
 from ringrift.errors import ConfigError
-from ringrift.testing.simulation import SimulatedRuntime, simulate
+from ringrift.testing.simulation import ManualRuntime, SimulatedRuntime, simulate
 
 CONFIGS = ("square8_2p", "hex8_2p", "connect_four_2p")
 
@@ -46,6 +46,16 @@ def test_a_file_of_more_than_two_hours_is_ignored(tmp_path):
         assert load_curriculum_weights(path, runtime=runtime) == {}
 
     simulate(scenario())
+
+
+def test_a_file_from_the_future_is_ignored(tmp_path):
+    """Its age is not known: it would be believed until that time and two hours more."""
+    path, ahead, runtime = tmp_path / "w.json", ManualRuntime(), ManualRuntime()
+    ahead.advance(3_600.0)
+    export_curriculum_weights({"hex8_2p": 1.4}, path, runtime=ahead)
+    assert load_curriculum_weights(path, runtime=runtime) == {}
+    runtime.advance(3_599.0)  # no two clocks are the same to the second
+    assert load_curriculum_weights(path, runtime=runtime) == {"hex8_2p": 1.4}
 
 
 def test_a_reader_takes_nothing_from_a_missing_file_and_a_writer_no_nonsense(tmp_path):

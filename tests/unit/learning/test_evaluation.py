@@ -9,12 +9,13 @@ from ringrift.coordination.evaluation_daemon import (
     TournamentDaemon,
     gauntlet_result,
     get_evaluation_daemon,
+    look,
     trend_of,
     velocity,
 )
 from ringrift.coordination.tournament_daemon import TournamentRules, ladder_rung, tournament_requests
 from ringrift.errors import ConfigError
-from ringrift.learning.facts.facts import Noted
+from ringrift.learning.facts.facts import Noted, Recalled
 from ringrift.learning.judging.ratings import Pool
 from ringrift.learning.plan.evaluation import REQUEST_S_MAX, WANTED_TOPIC, request_details, wanted_games
 from ringrift.learning.run_status import Curve
@@ -181,6 +182,19 @@ async def test_new_ratings_are_told_once(world):
     await world.ear.router.publish("TRAINING_COMPLETED", {**completed, "epochs": 2}, "controller")
     assert set(world.ear.take()) == {"TRAINING_COMPLETED"}
     await daemon.stop()
+
+
+def test_a_recall_beside_a_new_match_is_no_standstill(world):
+    """As many matches count as before, but they are others."""
+    story, champion = world.run.story, world.champion()
+    before, _ = look(None, story.state, [])
+    assert look(before, story.state, []) == (before, [])
+    world.tick()
+    story.write(Recalled(at_s=story.now_s, recall_id="r", reason="bad memory", until_s=story.now_s))
+    story.evaluate(champion, "random", wins=33, losses=31)
+    now, told = look(before, story.state, [])
+    assert now.ratings[champion] < before.ratings[champion] - 100
+    assert [name for name, _ in told] == ["ELO_UPDATED", "ELO_SIGNIFICANT_CHANGE"]
 
 
 def curve(*points):

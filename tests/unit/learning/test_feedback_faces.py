@@ -217,7 +217,10 @@ def test_gauntlet_feedback_tells_weakness_and_strength():
     with_daemon(GauntletFeedbackController, scenario)
 
 
-@given(st.dictionaries(st.sampled_from(["small", "medium", "large", "huge"]), st.floats(-1, 1)))
+FINITE = st.floats(allow_nan=False, allow_infinity=False)  # also as far apart as they can be
+
+
+@given(st.dictionaries(st.sampled_from(["small", "medium", "large", "huge"]), st.floats(-1, 1) | FINITE))
 def test_architecture_weights_sum_to_1_and_leave_a_tenth_to_each(scores):
     weights = architecture_weights(scores)
     assert sum(weights.values()) == pytest.approx(1.0, abs=1e-3)
