@@ -24,8 +24,7 @@ from ringrift.data.protection.integrity import OrphanDetectionDaemon
 from ringrift.data.protection.replication import ReplicationMonitorDaemon, ReplicationRepairDaemon
 from ringrift.data.sync.daemon import AutoSyncDaemon
 from ringrift.data.transfer.http.wire import SECRET_FILE
-from ringrift.resources.disk import DiskSpaceManagerDaemon, DiskUsage
-from ringrift.resources.maintenance import LOG_BYTES_MAX, MaintenanceDaemon
+from ringrift.resources.disk import LOG_BYTES_MAX, DiskSpaceManagerDaemon, DiskUsage, MaintenanceDaemon
 from ringrift.runtime import SystemRuntime
 
 AT_ONCE = BackupRules(gather_s=0.0, retry_s=0.001, retry_s_max=0.001)

@@ -29,6 +29,7 @@ from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import RequestCarrier
+from ringrift.daemons.running import attempt
 from ringrift.daemons.types import DaemonType
 from ringrift.data.plane import close_data_plane
 from ringrift.engine.fencing import fenced
@@ -37,7 +38,6 @@ from ringrift.engine.opening import close_engine, get_engine, shared_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.run_reports import REPORT_KEY, ControlHere, RunReport, reported_getters
 from ringrift.errors import RingRiftError
-from ringrift.health.isolation import attempt
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.store_check import require_sound_database, require_whole_store, set_run_aside
 from ringrift.process import process_scope

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from ringrift.health.isolation import attempt, attempt_async
+from ringrift.daemons.running import attempt, attempt_async
 from ringrift.process import process_scope
 from ringrift.status import CoordinatorStatus, HealthCheckResult, as_result
 

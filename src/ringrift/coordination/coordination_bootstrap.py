@@ -30,12 +30,12 @@ from ringrift.coordination.initializer import (
 )
 from ringrift.coordination.master_loop_guard import require_running_master_loop
 from ringrift.coordination.unified_health_manager import UnifiedHealthManager
+from ringrift.daemons.running import attempt
 from ringrift.engine.arguments import check_seconds
 from ringrift.engine.limits import LEASE_S_MIN, WAIT_S_MAX
 from ringrift.engine.run_reports import ControlHere, read_report, unknown
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.isolation import attempt
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings

@@ -9,8 +9,8 @@ from typing import Any
 
 import structlog
 
+from ringrift.daemons.running import OVERRAN, end_within
 from ringrift.errors import ConfigError
-from ringrift.health.isolation import OVERRAN, end_within
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult

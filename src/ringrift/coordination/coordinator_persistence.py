@@ -13,11 +13,11 @@ from typing import Any
 
 import structlog
 
+from ringrift.daemons.running import attempt
 from ringrift.engine.arguments import check_database, check_integer
 from ringrift.engine.opening import engine_at
 from ringrift.engine.ports import Engine, Entry, KeyValue
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RingRiftError, SchemaTooNew
-from ringrift.health.isolation import attempt
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 

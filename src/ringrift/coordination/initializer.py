@@ -27,8 +27,8 @@ from ringrift.coordination.coordinator_dependencies import (
     order,
     verdict,
 )
+from ringrift.daemons.running import attempt, attempt_async, end_within
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
-from ringrift.health.isolation import attempt, attempt_async, end_within
 from ringrift.runtime import Runtime, system_runtime
 
 log = structlog.get_logger()

@@ -1,7 +1,7 @@
 """One run of one daemon: make it, start it, say that it is ready, drive it to its end.
 
 The task that runs this *is* the daemon: cancelling it ends everything the daemon does. Whatever the daemon
-raises becomes a fact about its run.
+raises becomes a fact about its run. Other calls into somebody else's code are made here too.
 """
 
 from __future__ import annotations
@@ -11,12 +11,19 @@ import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+import traceback
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import structlog
+
 from ringrift.errors import RingRiftError, described
 from ringrift.events.delivery import await_ending
+from ringrift.task_owner import TaskOwner
+
+log = structlog.get_logger()
+
 
 # The one place of the control side, beside the router, where somebody else's code may raise and we go on.
 #
@@ -63,6 +70,52 @@ async def live(daemon: Callable[[], Awaitable[None]]) -> Called:
         return Called(None, RuntimeError(f"called sys.exit({error.code!r})"))
     except Exception as error:  # noqa: BLE001 - the supervisor's boundary: any exception is a crash
         return Called(None, error)
+
+
+# The same for calls that bootstrap and health outlive: each failure is logged, and the caller reports it as a
+# status, an event or a health result.
+
+
+def attempt(what: str, function: Callable[[], Any]) -> Called:
+    """Call; an error is logged under *what* and returned."""
+    return _logged(what, call(function))
+
+
+async def attempt_async(what: str, function: Callable[[], Awaitable[Any] | Any]) -> Called:
+    """The same for a call that may return an awaitable."""
+    return _logged(what, await call_async(function))
+
+
+def _logged(what: str, called: Called) -> Called:
+    if called.error is not None:
+        # Where it was raised and no whole traceback: the same call may fail every few seconds.
+        frames = traceback.extract_tb(called.error.__traceback__)
+        where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+        log.warning("isolated.call_failed", what=what, error=repr(called.error), where=where)
+    return called
+
+
+OVERRAN = "did not end before the deadline"
+
+
+async def end_within(ending: Coroutine[Any, Any, Any], timeout_s: float, *, grace_s: float) -> str:
+    """Wait for the end of *ending*, and then *grace_s* for its cancellation; return what went wrong.
+
+    It may ignore its cancellation: its owner's log names it then, and nobody waits for it any longer.
+    """
+    owner = TaskOwner("what is shut down")
+    task = owner.create_task(ending)
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+        if not task.done():
+            return OVERRAN
+        error = None if task.cancelled() else task.exception()
+        return "cancelled itself" if task.cancelled() else repr(error) if error else ""
+    finally:
+        await owner.stop(grace_s)
+
+
+# One run of one daemon.
 
 
 Factory = Callable[..., Any]

@@ -1,1 +1,1 @@
-"""What health is judged by: circuit breakers, calls that outlive foreign errors, the run's status."""
+"""What health is judged by: circuit breakers, the run's status."""

@@ -15,7 +15,7 @@ from ringrift.data.config import AutoSyncConfig
 from ringrift.data.protection.integrity import CleanupRules
 from ringrift.data.protection.replication import ReplicationRules
 from ringrift.learning.plan.training_data import TIERS_S
-from ringrift.resources.maintenance import VACUUM_BYTES_MAX
+from ringrift.resources.disk import VACUUM_BYTES_MAX
 from ringrift.settings import Settings
 
 PAGE = Path(__file__).parents[3] / "docs" / "daemons.md"

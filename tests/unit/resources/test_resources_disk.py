@@ -28,11 +28,14 @@ from ringrift.resources.disk import (
     DiskRules,
     DiskSpaceManagerDaemon,
     DiskUsage,
+    MaintenanceDaemon,
+    archive_logs,
     create_housekeeping_daemon,
     disk_usage,
+    rotate_logs,
+    vacuum,
     worth_freeing,
 )
-from ringrift.resources.maintenance import MaintenanceDaemon, archive_logs, rotate_logs, vacuum
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 
@@ -317,7 +320,7 @@ def test_row_11_a_busy_database_is_left_for_later_and_a_large_one_alone(tmp_path
     assert vacuum(tmp_path / "none.db") == "there is none"
     db.execute("BEGIN EXCLUSIVE")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("ringrift.resources.maintenance.VACUUM_WAIT_S", 0.01)
+        patched.setattr("ringrift.resources.disk.VACUUM_WAIT_S", 0.01)
         assert vacuum(path).startswith("left for later")
     db.close()
 

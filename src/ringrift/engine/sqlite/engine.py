@@ -17,7 +17,6 @@ from ringrift.engine.ports import CursorKey, Engine
 from ringrift.engine.sqlite import queries as sql
 from ringrift.engine.sqlite.blobs import FileBlobs
 from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.events import SqliteEventLog, forget_old_positions, trim_some
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.sqlite.files import (
     check_ours,
@@ -28,7 +27,14 @@ from ringrift.engine.sqlite.files import (
     create_if_absent,
     fill_if_empty,
 )
-from ringrift.engine.sqlite.kv import SqliteKeyValue, drop_old_tombstones, expire_some
+from ringrift.engine.sqlite.kv_and_events import (
+    SqliteEventLog,
+    SqliteKeyValue,
+    drop_old_tombstones,
+    expire_some,
+    forget_old_positions,
+    trim_some,
+)
 from ringrift.engine.sqlite.queries import Code
 from ringrift.engine.sqlite.queue import SqliteWorkQueue
 from ringrift.engine.sqlite.queue_operations import as_parameter, end_due

@@ -24,11 +24,10 @@ from ringrift.games.contract import (
     results_from_rankings,
 )
 from ringrift.games.registry import parse_config_key
-from ringrift.games.ringrift.boards import Board, board_for
+from ringrift.games.ringrift.boards import Board, BoardPosition, Move, Stack, board_for, cap
 from ringrift.games.ringrift.core import geometry, kernels
 from ringrift.games.ringrift.core import layout as at
 from ringrift.games.ringrift.core.kernels import plane_count
-from ringrift.games.ringrift.position import BoardPosition, Move, Stack, cap
 
 # --- state rows as people and records see them --------------------------------------------------------
 #

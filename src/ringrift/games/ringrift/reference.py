@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ringrift.errors import ConfigError
-from ringrift.games.ringrift.boards import Board
-from ringrift.games.ringrift.position import BoardPosition, Move, Segment, cap
+from ringrift.games.ringrift.boards import Board, BoardPosition, Move, Segment, cap
 
 # The rounds that decide who is the last player with a real action (§11).
 
