@@ -27,6 +27,9 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     rating: float
     low: float
     high: float
+    # Standard error of how far the newest point of the curve is from this one. It is less than what the two
+    # intervals tell, because both are fitted together; None in a status of an earlier release.
+    newest_difference_error: float | None = None
 
 
 class StageProgress(msgspec.Struct, frozen=True, kw_only=True):

@@ -178,6 +178,31 @@ class Estimate:
         return self.rating + Z_95 * self.deviation
 
 
+@dataclass(frozen=True, slots=True)
+class JointFit:
+    """The ratings of one fit, and how they depend on each other."""
+
+    estimates: dict[str, Estimate]
+    places: dict[str, int]  # of those who are not fixed, in the curvature
+    curvature: Skyline | None  # factored; None where all are fixed
+
+    def difference_deviation(self, one: str, other: str) -> float:
+        """Return the standard error of the difference of two ratings.
+
+        Most of the error of a rating is how far its whole neighborhood lies from the baselines. Neighbors
+        share that, so their difference is far better known than both ratings.
+        """
+        if one == other or self.curvature is None:
+            return 0.0
+        right = [0.0] * len(self.places)
+        for name, sign in ((one, 1.0), (other, -1.0)):
+            if name in self.places:
+                right[self.places[name]] = sign
+        # dᵀ (L Lᵀ)⁻¹ d is the squared length of L⁻¹ d.
+        half = self.curvature.forward(right)
+        return sqrt(_dot(half, half)) * ELO_PER_NAT
+
+
 def fit(
     contests: Iterable[Contest],
     *,
@@ -185,7 +210,7 @@ def fit(
     priors: Mapping[str, Prior] | None = None,
     order: Sequence[str] = (),
     equal_results: float = EQUAL_RESULTS,
-) -> dict[str, Estimate]:
+) -> JointFit:
     """Rate everybody who is linked, through any chain of contests, to somebody *fixed* or with a prior.
 
     The others are left out: nothing says where on the scale they stand. *order* is a hint that saves time
@@ -201,12 +226,12 @@ def fit(
     free = sorted(played - set(fixed), key=lambda name: (place.get(name, len(place)), name))
     estimates = {name: Estimate(fixed[name], 0.0, results[name]) for name in fixed if name in played}
     if not free:
-        return estimates
+        return JointFit(estimates, {}, None)
     problem = _Problem(free, _with_equal_results(used, {*fixed, *priors}, equal_results), fixed, priors)
     nats, variances = problem.solve()
     for name, value, variance in zip(free, nats, variances, strict=True):
         estimates[name] = Estimate(value * ELO_PER_NAT, sqrt(variance) * ELO_PER_NAT, results[name])
-    return estimates
+    return JointFit(estimates, {name: at for at, name in enumerate(free)}, problem.curvature)
 
 
 def _merge(contests: Iterable[Contest]) -> list[Contest]:
@@ -333,7 +358,7 @@ class _Problem:
                 self._pairs.append(row)
             else:
                 self._contests.append((members, offsets, each.chosen, sum(each.chosen)))
-        self._hessian = Skyline(self._size, self._links())
+        self.curvature = Skyline(self._size, self._links())
 
     def solve(self) -> tuple[list[float], list[float]]:
         """The best values and their variances."""
@@ -346,7 +371,7 @@ class _Problem:
             if longest * scale < CLOSE_NATS:
                 break
         # The curvature was taken less than `CLOSE_NATS` away.
-        return values, self._hessian.inverse_diagonal()
+        return values, self.curvature.inverse_diagonal()
 
     def _scale(self, values: Sequence[float], step: Sequence[float], longest: float) -> float:
         """How much of *step* to take, at most *longest*, so that it leads upwards."""
@@ -380,7 +405,7 @@ class _Problem:
 
     def _newton_step(self, free_values: Sequence[float]) -> list[float]:
         """Leaves the factored curvature at *free_values* behind."""
-        values, hessian = [*free_values, *self._values_fixed], self._hessian
+        values, hessian = [*free_values, *self._values_fixed], self.curvature
         gradient = [0.0] * len(values)
         hessian.clear()
         for at, mean, precision in self._priors:
@@ -393,7 +418,7 @@ class _Problem:
 
     def _add_pairs(self, values: Sequence[float], gradient: list[float]) -> None:
         """The same as `_add_contests` for two members, in a fraction of the time."""
-        size, add = self._size, self._hessian.add
+        size, add = self._size, self.curvature.add
         diagonal = [0.0] * len(values)
         for one, other, offset, chosen, total in self._pairs:
             share = 1 / (1 + exp(min(values[other] - values[one] - offset, EXPONENT_MAX)))
@@ -409,7 +434,7 @@ class _Problem:
             add(at, at, diagonal[at])
 
     def _add_contests(self, values: Sequence[float], gradient: list[float]) -> None:
-        size, add = self._size, self._hessian.add
+        size, add = self._size, self.curvature.add
         for members, offsets, chosen, total in self._contests:
             strengths = [values[at] + offset for at, offset in zip(members, offsets, strict=True)]
             top = max(strengths)
@@ -458,7 +483,7 @@ def rate_pairs(
 ) -> dict[str, Estimate]:
     """Ratings of all who are linked to somebody *fixed* or with a prior; *fixed* ratings stay exactly."""
     contests = (each.contest() for each in results)
-    return fit(contests, fixed=fixed, priors=priors, order=order, equal_results=equal_results)
+    return fit(contests, fixed=fixed, priors=priors, order=order, equal_results=equal_results).estimates
 
 
 # Ratings from placings of several: Plackett and Luce's model, all results at once.
@@ -497,7 +522,7 @@ def rate_rankings(
 ) -> dict[str, Estimate]:
     """Ratings of all who are linked to somebody *fixed* or with a prior; *fixed* ratings stay exactly."""
     contests = (contest for ranking in rankings for contest in ranking.contests())
-    return fit(contests, fixed=fixed, priors=priors, order=order, equal_results=equal_results)
+    return fit(contests, fixed=fixed, priors=priors, order=order, equal_results=equal_results).estimates
 
 
 def rankings_among_copies(one: str, others: str, places: Sequence[int]) -> list[Ranking]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ringrift.learning.facts.records import Match
 from ringrift.learning.judging import ratings as module
-from ringrift.learning.judging.ratings import ANCHORS, Pool, pools, rate
+from ringrift.learning.judging.ratings import ANCHORS, Pool, difference_errors, pools, rate
 from ringrift.statistics.match_evidence import expected_score
 from ringrift.statistics.ratings import place_chances
 
@@ -54,6 +54,23 @@ CHAIN = [
     match("m3", "m2", 110, 50, at_s=3),
     match("m3", "mcts:32", 20, 44, at_s=4),
 ]
+
+
+def test_who_met_often_is_told_apart_better_than_the_intervals_say():
+    found = rate(CHAIN)
+    errors = difference_errors(CHAIN, "m3", ["m1", "m2", "m3"])
+    apart = (found["m3"].deviation ** 2 + found["m2"].deviation ** 2) ** 0.5
+    assert 0 < errors["m2"] < 0.5 * apart
+    assert errors["m2"] < errors["m1"]
+    assert errors["m3"] == 0.0
+
+
+def test_a_recalled_match_says_nothing_of_a_difference():
+    more = match("m3", "m2", 500, 300, at_s=5)
+    recalled = match("m3", "m2", 500, 300, at_s=5, recalled=True)
+    known = difference_errors(CHAIN, "m3", ["m2"])
+    assert difference_errors([*CHAIN, recalled], "m3", ["m2"]) == known
+    assert difference_errors([*CHAIN, more], "m3", ["m2"])["m2"] < known["m2"]
 
 
 def test_random_is_pinned_and_strength_follows_the_chain():

@@ -2,6 +2,7 @@
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,6 +184,14 @@ def test_a_drop_inside_the_error_of_the_ratings_is_no_regression():
     found = regression(points([1500.0, 1440.0], error=10.0))
     assert found.severity is RegressionSeverity.SEVERE
     assert found.drop == pytest.approx(60.0)
+
+
+def test_the_error_of_a_drop_is_that_of_the_difference_where_it_is_known():
+    first, last = points([1500.0, 1440.0], error=40.0)
+    known = [msgspec.structs.replace(first, newest_difference_error=15.0), last]
+    assert regression(known).severity is RegressionSeverity.SEVERE
+    uncertain = [msgspec.structs.replace(first, newest_difference_error=35.0), last]
+    assert regression(uncertain) is None
 
 
 def test_two_in_a_row_count_one_level_higher_and_three_ask_for_a_rollback():

@@ -13,6 +13,7 @@ from ringrift.statistics.ratings import (
     PairResult,
     Prior,
     Ranking,
+    fit,
     place_chances,
     rankings_among_copies,
     rate_pairs,
@@ -141,6 +142,35 @@ def test_the_interval_holds_the_truth_as_often_as_it_says():
         estimates = rate_pairs(results, fixed={"anchor": 400.0})
         inside += sum(estimates[name].low < value < estimates[name].high for name, value in truth.items())
     assert 0.91 < inside / 400 < 0.99
+
+
+def test_the_difference_of_neighbors_is_better_known_than_both_and_as_well_as_it_says():
+    """Both stand far above the baseline, which they seldom lose to, and meet each other often."""
+    rng = random.Random(7)
+    inside, wide = 0, 0
+    for _ in range(200):
+        met = []
+        for one, other, apart, games in (
+            ("old", "base", 400.0, 40),
+            ("new", "base", 430.0, 40),
+            ("new", "old", 30.0, 400),
+        ):
+            wins = played(rng, apart, games)
+            met.append(PairResult(one, other, wins, 0, games - wins).contest())
+        found = fit(met, fixed={"base": 400.0})
+        old, new = found.estimates["old"], found.estimates["new"]
+        error = found.difference_deviation("new", "old")
+        inside += abs(new.rating - old.rating - 30.0) < 1.96 * error
+        wide += error < (old.deviation**2 + new.deviation**2) ** 0.5 / 3
+        assert found.difference_deviation("old", "new") == pytest.approx(error)
+    assert 0.90 < inside / 200 < 0.99
+    assert wide > 190
+
+
+def test_the_difference_to_a_fixed_rating_is_as_well_known_as_the_rating():
+    found = fit([PairResult("net", "base", 30, 0, 10).contest()], fixed={"base": 400.0})
+    assert found.difference_deviation("net", "base") == pytest.approx(found.estimates["net"].deviation)
+    assert found.difference_deviation("net", "net") == 0.0
 
 
 def test_a_long_chain_of_promotions_is_not_pulled_down():

@@ -19,7 +19,7 @@ from ringrift.learning.facts.records import Model, ModelState
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.promotion import PromotionRules
 from ringrift.learning.judging.quality import QualityView, quality_of, quality_view
-from ringrift.learning.judging.ratings import rate
+from ringrift.learning.judging.ratings import difference_errors, rate
 from ringrift.learning.judging.trends import (
     ANOMALY_SD,
     WINDOW_POINTS,
@@ -370,6 +370,14 @@ def rating_curve(state: ConfigState) -> tuple[Curve, ...]:
     if not state.promotions:
         return ()
     ratings = rate(state.matches)
+    changes = [
+        change
+        for change in state.promotions[-CURVE_POINTS_MAX:]
+        if change.model in ratings and state.models[change.model].state is not ModelState.ROLLED_BACK
+    ]
+    if not changes:
+        return ()
+    errors = difference_errors(state.matches, changes[-1].model, {change.model for change in changes})
     return tuple(
         Curve(
             model=change.model,
@@ -378,9 +386,9 @@ def rating_curve(state: ConfigState) -> tuple[Curve, ...]:
             rating=ratings[change.model].rating,
             low=ratings[change.model].low,
             high=ratings[change.model].high,
+            newest_difference_error=errors[change.model],
         )
-        for change in state.promotions[-CURVE_POINTS_MAX:]
-        if change.model in ratings and state.models[change.model].state is not ModelState.ROLLED_BACK
+        for change in changes
     )
 
 

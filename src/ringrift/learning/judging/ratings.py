@@ -13,12 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import zip_longest
-from math import inf, log2
+from math import hypot, inf, log2
 
 import msgspec
 
 from ringrift.learning.facts.records import Match
-from ringrift.statistics.ratings import Contest, Estimate, Prior, fit, rankings_among_copies
+from ringrift.statistics.ratings import Z_95, Contest, JointFit, Prior, fit, rankings_among_copies
 
 PINNED = "random"
 BASELINES = frozenset({"random", "heuristic", "mcts"})
@@ -57,6 +57,10 @@ class Rating(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     games: int
 
+    @property
+    def deviation(self) -> float:
+        return (self.high - self.low) / (2 * Z_95)
+
 
 def is_baseline(participant: str) -> bool:
     """Whether it plays without a network, at a strength that never changes."""
@@ -90,16 +94,40 @@ def rate(
     for what was fitted before costs next to nothing, from whichever thread (see `RatingRefits`).
     """
     trusted = tuple(match for match in matches if not match.recalled)
-    return dict(_rated(trusted, tuple(anchors.items()), pool))
+    return dict(_rated(trusted, tuple(anchors.items()), pool).ratings)
+
+
+def difference_errors(matches: Sequence[Match], one: str, others: Iterable[str]) -> dict[str, float]:
+    """The standard error of how far each of *others* is from *one*, in the pool of the newest match.
+
+    All must be rated. Those who are fitted together share most of their error; their difference does not
+    have it.
+    """
+    trusted = tuple(match for match in matches if not match.recalled)
+    rated = _rated(trusted, tuple(ANCHORS.items()), None)
+    return {other: rated.difference_error(one, other) for other in others}
+
+
+@dataclass(frozen=True, slots=True)
+class _Rated:
+    """The ratings of a pool, and the fits they came from: the oldest group first."""
+
+    ratings: dict[str, Rating] = field(default_factory=dict)
+    fits: Sequence[JointFit] = ()
+
+    def difference_error(self, one: str, other: str) -> float:
+        for found in reversed(self.fits):
+            if one in found.estimates and other in found.estimates:
+                return found.difference_deviation(one, other)
+        # Of different groups, which are fitted one after the other: nothing is known of what they share.
+        return hypot(self.ratings[one].deviation, self.ratings[other].deviation)
 
 
 @lru_cache(maxsize=RATED_KEPT)
-def _rated(
-    matches: tuple[Match, ...], ladder: tuple[tuple[str, float], ...], pool: Pool | None
-) -> dict[str, Rating]:
+def _rated(matches: tuple[Match, ...], ladder: tuple[tuple[str, float], ...], pool: Pool | None) -> _Rated:
     found, anchors = pools(matches), dict(ladder)
     if not found:
-        return {}
+        return _Rated()
     if pool is None:
         pool = max(found, key=lambda each: (max(match.at_s for match in found[each]), each))
     table = _added_up(found.get(pool, []))
@@ -107,10 +135,14 @@ def _rated(
     for row in table:
         games[row.first] += row.games
         games[row.second] += row.games
-    return {
+    fits = _rate_in_groups(table, anchors)
+    # A baseline is in every group; the newest knows it best.
+    estimates = {name: each for fitted in fits for name, each in fitted.estimates.items()}
+    ratings = {
         name: Rating(rating=each.rating, low=each.low, high=each.high, games=games[name])
-        for name, each in _rate_in_groups(table, anchors).items()
+        for name, each in estimates.items()
     }
+    return _Rated(ratings, fits)
 
 
 @dataclass(slots=True)
@@ -151,7 +183,7 @@ def _added_up(matches: Iterable[Match]) -> list[_Row]:
     return list(rows.values())
 
 
-def _rate_in_groups(table: Sequence[_Row], anchors: Mapping[str, float]) -> dict[str, Estimate]:
+def _rate_in_groups(table: Sequence[_Row], anchors: Mapping[str, float]) -> list[JointFit]:
     """Every row counts once, in the group of its younger participant."""
     born = _first_seen(table)
     fixed = tuple((name, value) for name, value in anchors.items() if name == PINNED)
@@ -167,18 +199,20 @@ def _rate_in_groups(table: Sequence[_Row], anchors: Mapping[str, float]) -> dict
     for row in table:
         group = max(group_of.get(row.first, 0), group_of.get(row.second, 0))
         contests.setdefault(group, []).extend(row.contests())
-    estimates: dict[str, Estimate] = {}
+    fits: list[JointFit] = []
     for group in sorted(contests):
         ours = contests[group]
         here = {member for contest in ours for member in contest.members}
         priors = tuple((name, believed[name]) for name in age_order if name in here and name in believed)
         order = tuple(name for name in age_order if name in here)
         found = _fit_group(frozenset(Counter(ours).items()), fixed, priors, order)
-        estimates |= found
+        fits.append(found)
         believed |= {
-            name: Prior(each.rating, each.deviation) for name, each in found.items() if each.deviation
+            name: Prior(each.rating, each.deviation)
+            for name, each in found.estimates.items()
+            if each.deviation
         }
-    return estimates
+    return fits
 
 
 @lru_cache(maxsize=GROUPS_KEPT)
@@ -187,7 +221,7 @@ def _fit_group(
     fixed: tuple[tuple[str, float], ...],
     priors: tuple[tuple[str, Prior], ...],
     order: tuple[str, ...],
-) -> dict[str, Estimate]:
+) -> JointFit:
     """Kept because the matches of an older group seldom change."""
     several = (contest for contest, times in contests for _ in range(times))
     return fit(several, fixed=dict(fixed), priors=dict(priors), order=order)

@@ -371,14 +371,17 @@ def win_rate_severity(before: float, now: float, *, games: int) -> RegressionSev
 def regression(curve: Sequence[Curve], *, in_a_row_before: int = 0) -> RegressionFinding | None:
     """Judge the newest point of *curve* against the best before it.
 
-    A drop within the error of both ratings is none, however large it looks: small pools have wide intervals.
+    A drop within its error is none, however large it looks: small pools have wide intervals. The error is
+    that of the difference, where the curve has it: ratings of one fit move together.
     """
     if len(curve) < 2:
         return None
     newest = curve[-1]
     best = max(curve[:-1], key=lambda point: point.rating)
     drop = best.rating - newest.rating
-    error = (_error(best) ** 2 + _error(newest) ** 2) ** 0.5
+    error = best.newest_difference_error
+    if error is None:
+        error = math.hypot(_error(best), _error(newest))
     severity = severity_of(drop)
     if severity is RegressionSeverity.NONE or drop < Z_95 * error:
         return None
