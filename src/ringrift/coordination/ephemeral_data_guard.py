@@ -23,7 +23,7 @@ from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import CopyView, games_in
 from ringrift.data.plane import DataPlane, arrived, copy_artifacts, existing_data_plane, open_data_plane
 from ringrift.data.transfer.contract import Moved, TransferFailed
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError, RingRiftError
@@ -523,14 +523,12 @@ class EphemeralDataGuard(WiredCoordinator):
 
     # --- the documents' calls, for code without an event loop -----------------------------------------
 
-    def checkpoint(self, host: str, games_generated: int, unsealed_games: int = 0) -> HostNote:
-        return run_blocking(self.note_checkpoint(host, games_generated, unsealed_games))
-
-    def heartbeat(self, host: str) -> None:
-        run_blocking(self.note_heartbeat(host))
+    checkpoint = blocking(note_checkpoint)
+    heartbeat = blocking(note_heartbeat)
+    _risks = blocking(risks)
 
     def get_evacuation_candidates(self) -> list[HostRisk]:
-        return [risk for risk in run_blocking(self.risks()) if risk.needs_evacuation]
+        return [risk for risk in self._risks() if risk.needs_evacuation]
 
     def request_evacuation(self, host: str, reason: str = "") -> str:
         """Bring a host's games to safety; return the id of the evacuation when it has ended."""
@@ -543,15 +541,17 @@ class EphemeralDataGuard(WiredCoordinator):
             self._with_records(lambda at, now_s: at.queue(game_id, host, data_path, priority, now_s))
         )
 
-    def get_pending_write_throughs(self, limit: int = 100) -> list[WriteThrough]:
+    @blocking
+    async def get_pending_write_throughs(self, limit: int = 100) -> list[WriteThrough]:
         """The most urgent first, the oldest of those first."""
-        return run_blocking(self._pending(limit))
+        plane = await self._look_at_plane()
+        return [] if plane is None else await EphemeralRecords(plane.kv).pending(limit)
 
     def mark_write_through_complete(self, game_id: str) -> bool:
         return bool(run_blocking(self._with_records(lambda at, _now_s: at.done(game_id))))
 
     def get_status(self) -> dict[str, Any]:
-        risks = run_blocking(self.risks())
+        risks = self._risks()
         pending = self.get_pending_write_throughs()
         return {
             "ephemeral_hosts": sum(risk.ephemeral for risk in risks),
@@ -561,10 +561,6 @@ class EphemeralDataGuard(WiredCoordinator):
             "pending_write_throughs": len(pending),
             "hosts": {risk.host: asdict(risk) for risk in risks},
         }
-
-    async def _pending(self, limit: int) -> list[WriteThrough]:
-        plane = await self._look_at_plane()
-        return [] if plane is None else await EphemeralRecords(plane.kv).pending(limit)
 
     async def _with_records(self, ask: Callable[[EphemeralRecords, float], Awaitable[Any]]) -> Any:
         plane = await self._get_plane()

@@ -9,7 +9,7 @@ from ringrift.coordination.sync_base import get_node_reports
 from ringrift.data.artifacts import kinds_of
 from ringrift.data.config import AutoSyncConfig, read_nodes, read_sync_config
 from ringrift.data.manifest.store import DiskState, DiskStates
-from ringrift.data.plane import DataPlane, get_data_plane
+from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     NodeReportCollector,
@@ -27,7 +27,7 @@ from ringrift.data.sync.plan import (
     sources_of,
     target_score,
 )
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.run_reports import reported_slowly
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
@@ -73,6 +73,8 @@ class SyncRouter:
 
     async def cluster_view(self) -> ClusterView:
         return await look_at_cluster(self._plane, self.config, reports=self.reports.reports(self._runtime))
+
+    _look = blocking(cluster_view)
 
     # --- where to, where from -------------------------------------------------------------------------
 
@@ -125,11 +127,7 @@ class SyncRouter:
         max_sources: int = 5,
     ) -> list[ScoredNode]:
         """The nodes that hold such data, the best to fetch from first."""
-        cluster_view, wanted, excluded = (
-            run_blocking(self.cluster_view()),
-            _plural(data_type),
-            frozenset(exclude_nodes),
-        )
+        cluster_view, wanted, excluded = self._look(), _plural(data_type), frozenset(exclude_nodes)
         holding = {
             node
             for artifact in cluster_view.view.of_kinds(kinds_of(wanted))
@@ -142,12 +140,12 @@ class SyncRouter:
         return ranked(source_score(cluster_view, node, wanted) for node in fit)[:max_sources]
 
     def should_sync_to_node(self, node_id: str, data_type: str = "games") -> bool:
-        cluster_view, wanted = run_blocking(self.cluster_view()), _plural(data_type)
+        cluster_view, wanted = self._look(), _plural(data_type)
         node = cluster_view.nodes[node_id]
         return not cluster_view.unfit(node, wanted) and not cluster_view.blocked(node, wanted)
 
     def get_optimal_source(self, digest: str, target: str) -> str | None:
-        cluster_view = run_blocking(self.cluster_view())
+        cluster_view = self._look()
         artifact = cluster_view.view.artifacts.get(digest)
         sources = [] if artifact is None else sources_of(cluster_view, artifact, cluster_view.nodes[target])
         return sources[0].name if sources else None
@@ -155,7 +153,7 @@ class SyncRouter:
     def plan_replication(
         self, digest: str, min_copies: int = 2, quality_score: float | None = None
     ) -> ReplicationPlan:
-        cluster_view = run_blocking(self.cluster_view())
+        cluster_view = self._look()
         return plan_copies(cluster_view, digest, min_copies=min_copies, quality=quality_score)
 
     # --- what is told to it ---------------------------------------------------------------------------
@@ -180,14 +178,12 @@ class SyncRouter:
     def update_training_active_nodes(self, nodes: set[str]) -> None:
         self.reports.replace_training(frozenset(nodes), self._runtime.now_s())
 
-    def refresh_all_capacity(self) -> dict[str, DiskState]:
+    @blocking
+    async def refresh_all_capacity(self) -> dict[str, DiskState]:
         """Measure this node's disk anew and return what every node said of its own."""
-
-        async def refresh() -> dict[str, DiskState]:
-            await tell_disk(self.plane, anew=True)
-            return await DiskStates(self.plane.kv).all()
-
-        return run_blocking(refresh())
+        plane = self._plane or await open_data_plane()
+        await tell_disk(plane, anew=True)
+        return await DiskStates(plane.kv).all()
 
     # --- places that are no nodes ---------------------------------------------------------------------
 
@@ -217,7 +213,7 @@ class SyncRouter:
 
     @reported_slowly
     def get_status(self) -> dict[str, Any]:
-        cluster_view = run_blocking(self.cluster_view())
+        cluster_view = self._look()
         others = cluster_view.nodes.others()
         return {
             "nodes": len(others),
@@ -235,7 +231,7 @@ class SyncRouter:
         return HealthCheckResult.ok("", **status)
 
     def _lacks(self, node: str, data_type: str, board: str | None, players: int | None) -> bool:
-        view = run_blocking(self.cluster_view()).view
+        view = self._look().view
         wanted = [
             each
             for each in view.of_kinds(kinds_of(_plural(data_type)))

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
@@ -106,11 +106,9 @@ class StoredRunReader:
         self._run: StoredRun | None = None
         self._revision = 0
 
-    def read(self) -> StoredRun | None:
+    @blocking(timeout_s=ANSWER_S)
+    async def read(self) -> StoredRun | None:
         """The run in the store as it is now; None if none was ever there. Waits for the store."""
-        return run_blocking(self._read(), timeout_s=ANSWER_S)
-
-    async def _read(self) -> StoredRun | None:
         engine = await existing_engine()
         if engine is None:
             return None

@@ -21,7 +21,7 @@ import msgspec
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import KvRecords, kv_of
 from ringrift.data.transfer.contract import CHUNK_BYTES, Pace, TransferPriority, TransferRefused, priority_of
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
@@ -442,13 +442,12 @@ class BandwidthManager:
     def request(self, host: str, estimated_mb: float = 0.0, priority: str = "normal") -> BandwidthAllocation:
         return run_blocking(self.request_async(host, estimated_mb, priority), timeout_s=ANSWER_S)
 
-    def release(self, allocation_id: str, bytes_transferred: int = 0, duration_seconds: float = 0.0) -> bool:
-        giving = self.release_async(allocation_id, bytes_transferred, duration_seconds)
-        return run_blocking(giving, timeout_s=ANSWER_S)
+    release = blocking(release_async, timeout_s=ANSWER_S)
+    _book = blocking(book, timeout_s=ANSWER_S)
 
     def get_host_status(self, host: str) -> dict[str, Any]:
         """Return what is used and left of one host's line."""
-        book = run_blocking(self.book(), timeout_s=ANSWER_S)
+        book = self._book()
         there = [item for item in book.live if item.host == host]
         used, limit = sum(item.allocated_kbps for item in there), self.host_limit_kbps(host)
         left = max(0, limit - used)
@@ -466,7 +465,7 @@ class BandwidthManager:
 
     def get_optimal_time(self, host: str) -> float:
         """When a transfer to the host would have the line to itself, by the clock: now if it is idle."""
-        book = run_blocking(self.book(), timeout_s=ANSWER_S)
+        book = self._book()
         active = sum(item.host == host for item in book.live)
         return self._runtime.now_s() + SECONDS_PER_TRANSFER * active
 
@@ -480,7 +479,7 @@ class BandwidthManager:
 
     def get_stats(self) -> dict[str, Any]:
         """Return counts and measured rates; the rates are of the last transfers that ended."""
-        book = run_blocking(self.book(), timeout_s=ANSWER_S)
+        book = self._book()
         moved, seconds = sum(i.bytes_moved for i in book.ended), sum(i.seconds for i in book.ended)
         return {
             "active_allocations": len(book.live),
