@@ -217,9 +217,9 @@ class RecordSync:
             except (TransferFailed, TransferRefused, ConfigError) as error:  # not StorageFull: that is here
                 problems.append(str(error))
                 continue
-            if {*moved.receipts, *moved.already_there}:
+            if not (missing := moved.missing([snapshot.digest])):
                 return
-            problems.append(dict(moved.failed).get(snapshot.digest, f"no receipt came back from {source}"))
+            problems += [f"{source}: {why}" for why in missing.values()]
         raise TransferFailed(f"the snapshot {snapshot.digest[:12]} did not come: {'; '.join(problems)}")
 
     async def _lay_out(self, digest: str, target: Path) -> None:

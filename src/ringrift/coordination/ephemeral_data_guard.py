@@ -8,7 +8,7 @@ node that is itself ephemeral pushes everything out when it is told to end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Artifact, data_type_of
+from ringrift.data.artifacts import Artifact, data_type_of, in_batches
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.plane import DataPlane, arrived, copy_artifacts, existing_data_plane, open_data_plane
+from ringrift.data.plane import DataPlane, copy_artifacts, existing_data_plane, open_data_plane
 from ringrift.data.transfer.contract import Moved, TransferFailed
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.ports import KeyValue
@@ -112,7 +112,9 @@ async def evacuate(
         if not left:
             break
         before = len(left)
-        for batch in _batches(each for each in left.values() if target.accepts(data_type_of(each.kind))):
+        taken = [each for each in left.values() if target.accepts(data_type_of(each.kind))]
+        # Small enough that a cut leaves most of the work done.
+        for batch in in_batches(taken, files_max=BATCH_FILES, bytes_max=BATCH_BYTES):
             remaining_s = deadline_s - plane.runtime.monotonic_s()
             try:
                 moved = await _copied(plane, batch, host, target.name, priority, remaining_s)
@@ -120,7 +122,7 @@ async def evacuate(
                 log.warning("evacuation.failed", host=host, target=target.name, error=str(fault))
                 errors.append(f"{target.name}: {fault}")
                 break
-            got = arrived(moved)
+            got = moved.arrived
             left = {digest: artifact for digest, artifact in left.items() if digest not in got}
             # Only of these files: the node answers, so the next batch is offered to it as well.
             errors += sorted({f"{target.name}: {why}" for _, why in moved.failed})
@@ -153,20 +155,6 @@ def _targets(plane: DataPlane, host: str) -> list[DataNode]:
     able = [node for node in plane.nodes.all() if node.active and not node.ephemeral and node.name != host]
     this = plane.this.name
     return sorted(able, key=lambda node: (node.name != this, node.role != "storage", node.name))[:TARGETS_MAX]
-
-
-def _batches(artifacts: Iterable[Artifact]) -> list[list[Artifact]]:
-    """Small enough that a cut leaves most of the work done."""
-    batches: list[list[Artifact]] = [[]]
-    size = 0
-    for artifact in artifacts:
-        full = len(batches[-1]) >= BATCH_FILES or size + artifact.size > BATCH_BYTES
-        if batches[-1] and full:
-            batches.append([])
-            size = 0
-        batches[-1].append(artifact)
-        size += artifact.size
-    return [batch for batch in batches if batch]
 
 
 # What is remembered of hosts that may vanish: their word, games to be written through, and evacuations.

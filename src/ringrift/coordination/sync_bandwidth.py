@@ -138,11 +138,11 @@ def _result(
     return BatchRsyncResult(
         host=host,
         success=end.complete and not lacking,
-        files_transferred=len(end.moved),
-        files_already_there=len(end.confirmed),
-        bytes_transferred=end.bytes_sent,
+        files_transferred=len(end.moved.receipts),
+        files_already_there=len(end.moved.already_there),
+        bytes_transferred=end.moved.bytes_sent,
         duration_seconds=end.seconds,
-        methods={receipt.digest: receipt.verifier for receipt in end.moved},
+        methods={receipt.digest: receipt.verifier for receipt in end.moved.receipts},
         errors=[*end.errors, *lacking],
     )
 

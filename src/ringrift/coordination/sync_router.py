@@ -74,7 +74,8 @@ class SyncRouter:
     async def cluster_view(self) -> ClusterView:
         return await look_at_cluster(self._plane, self.config, reports=self.reports.reports(self._runtime))
 
-    _look = blocking(cluster_view)
+    def _look(self) -> ClusterView:
+        return run_blocking(self.cluster_view())
 
     # --- where to, where from -------------------------------------------------------------------------
 

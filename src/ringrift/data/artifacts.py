@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -69,6 +72,28 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size: int
     verified_s: float  # by the clock of the node that verified it
     verifier: str = ""  # who read it: a transport, the scrubber, the worker that made it
+
+
+class Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+S = TypeVar("S", bound=Sized)
+
+
+def in_batches(files: Iterable[S], *, files_max: int, bytes_max: float = math.inf) -> Iterator[list[S]]:
+    """Cut a list into bounded parts, in its order; a file above *bytes_max* is a part of its own."""
+    batch: list[S] = []
+    size = 0
+    for file in files:
+        if batch and (len(batch) >= files_max or size + file.size > bytes_max):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    if batch:
+        yield batch
 
 
 def check_words(card: Artifact) -> None:

@@ -525,7 +525,7 @@ async def copy_artifacts(
             fetched = await transfers.fetch(plane.nodes[source], artifacts, priority=priority, terms=terms)
             if target == this:
                 return fetched
-            here = {receipt.digest for receipt in (*fetched.receipts, *fetched.already_there)}
+            here = fetched.arrived
             sent = await transfers.send(
                 plane.nodes[target],
                 [artifact for artifact in artifacts if artifact.digest in here],
@@ -534,17 +534,8 @@ async def copy_artifacts(
             )
     except TimeoutError:
         raise TransferFailed(f"{source} to {target} took more than {timeout_s:g} s") from None
-    return Moved(
-        receipts=sent.receipts,
-        already_there=sent.already_there,
-        failed=fetched.failed + sent.failed,
-        bytes_sent=fetched.bytes_sent + sent.bytes_sent,
-    )
-
-
-def arrived(moved: Moved) -> set[str]:
-    """What the receiver has verified, now or before."""
-    return {receipt.digest for receipt in (*moved.receipts, *moved.already_there)}
+    # What came to here is no receipt of the target.
+    return Moved(failed=fetched.failed, bytes_sent=fetched.bytes_sent) + sent
 
 
 # Daemons that work in cycles and can be woken for the next one.

@@ -29,7 +29,7 @@ from ringrift.data.backup.service import (
 )
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
+from ringrift.data.plane import DataPlane, WakingDaemon, copy_artifacts
 from ringrift.data.protection.distribution import digest_in
 from ringrift.data.protection.retention import read_champions
 from ringrift.errors import ConfigError, Unavailable
@@ -313,9 +313,9 @@ class DriveBackupDaemon(ArchiveDaemon):
             except Unavailable as error:
                 log.warning("backup.source_away", node=source, error=error.what)
                 continue
-            got = arrived(moved)
-            files += len(got)
-            size += sum(card.size for card in batch if card.digest in got)
+            here = moved.arrived
+            files += len(here)
+            size += sum(card.size for card in batch if card.digest in here)
         return files, size
 
 

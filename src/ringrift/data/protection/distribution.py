@@ -22,7 +22,7 @@ from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checks
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
-from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
+from ringrift.data.plane import DataPlane, WakingDaemon, copy_artifacts
 from ringrift.data.protection.records import DecisionLog, Tombstone
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
@@ -555,9 +555,7 @@ class DistributionDaemon(WakingDaemon):
             )
         except RingRiftError as fault:
             return str(fault)
-        here = arrived(moved)
-        missing = [each.digest for each in delivery.artifacts if each.digest not in here]
-        return "; ".join(dict(moved.failed).get(digest, "no receipt came back") for digest in missing)
+        return "; ".join(moved.missing(each.digest for each in delivery.artifacts).values())
 
     # --- what it tells --------------------------------------------------------------------------------
 

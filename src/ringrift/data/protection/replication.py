@@ -18,7 +18,7 @@ import structlog
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import AwayNodes, Copies, CopyView, DiskStates
-from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
+from ringrift.data.plane import DataPlane, WakingDaemon, copy_artifacts
 from ringrift.data.protection.inventory import Inventory, look_everywhere
 from ringrift.data.protection.records import DecisionLog, Tombstone
 from ringrift.errors import AlreadyExists, ConfigError, RingRiftError
@@ -569,8 +569,7 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
             )
         except RingRiftError as fault:
             return dict.fromkeys(digests, str(fault))
-        here, failed = arrived(moved), dict(moved.failed)
-        return {each: failed.get(each, "no receipt came back") for each in digests if each not in here}
+        return moved.missing(digests)
 
     async def _tell(self, plane: DataPlane, repair: Repair, error: str, *, seconds: float) -> None:
         digest = repair.artifact.digest

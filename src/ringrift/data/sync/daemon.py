@@ -314,7 +314,7 @@ class AutoSyncDaemon(WakingDaemon):
                 peer=end.node_transfer.node,
                 strategy=str(cycle.strategy),
                 files=len(end.node_transfer.artifacts),
-                arrived=len(end.moved),
+                arrived=len(end.moved.receipts),
                 errors=list(end.errors[:3]),
             )
 

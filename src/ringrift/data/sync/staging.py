@@ -205,7 +205,7 @@ class TrainingActivityDaemon(WakingDaemon):
                 end.node_transfer.reason,
                 peer=end.node_transfer.node,
                 files=len(end.node_transfer.artifacts),
-                arrived=len(end.moved),
+                arrived=len(end.moved.receipts),
             )
 
     async def _needs(self, plane: DataPlane, cluster_view: ClusterView) -> list[StagingNeed]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.artifacts import Artifact, Receipt, in_batches
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import each
 from ringrift.data.manifest.store import ManifestStore
@@ -29,7 +29,6 @@ from ringrift.data.transfer.contract import (
     TransferRefused,
     Transport,
     Way,
-    batches,
     priority_of,
 )
 from ringrift.data.transfer.deliveries import DeliveryEnd, DeliveryLedger
@@ -46,6 +45,8 @@ log = structlog.get_logger()
 
 NAME = "transfer"
 DELIVERIES_OPENED_MAX = 100
+BATCH_FILES = 1_000
+BATCH_BYTES = 1 << 30
 _BYTES_PER_MB = 1_000_000
 
 # For a file of this node that is damaged, and what was found; False if it is sound by now, or gone.
@@ -216,7 +217,9 @@ class TransferService:
     async def _move_all(
         self, way: Way, node: DataNode, tally: CallCounts, order: MoveOrder, pace: Pace
     ) -> None:
-        for batch in batches(await self._ordered(way, node, tally.cards)):
+        # In parts, so that what has arrived is written down before all is there.
+        ordered = await self._ordered(way, node, list(tally.cards.values()))
+        for batch in in_batches(ordered, files_max=BATCH_FILES, bytes_max=BATCH_BYTES):
             if self._left_s(tally) <= 0:
                 break
             if not await self._move_batch(way, node, tally, batch, order, pace):
@@ -364,7 +367,7 @@ class TransferService:
 
         async def look(receipt: Receipt) -> None:
             if await self._manifest.artifact(receipt.digest) is None:
-                unknown.append(tally.card(receipt.digest))
+                unknown.append(tally.cards[receipt.digest])
 
         await each(new, look)
         await each(unknown, lambda card: self._manifest.register([card]))
@@ -421,7 +424,7 @@ class TransferService:
         # Of a long list only the ends are written down: one write a file instead of two.
         if way is Way.SEND and len(tally.cards) <= DELIVERIES_OPENED_MAX:
             await each(
-                tally.cards,
+                tally.cards.values(),
                 lambda card: self.ledger.record_delivery_started(
                     card.kind.value,
                     card.digest,
@@ -439,7 +442,7 @@ class TransferService:
                 await each(
                     list(tally.ends()),
                     lambda end: self.ledger.end(
-                        tally.card(end.digest),
+                        tally.cards[end.digest],
                         DeliveryEnd(
                             source_node=self._nodes.this.name,
                             target_node=node.name,
