@@ -20,7 +20,6 @@ from ringrift.data.backup.service import (
     ArchiveBackup,
     BackupReport,
     BackupRules,
-    Failures,
     LastState,
     archives,
     plan_import,
@@ -29,7 +28,7 @@ from ringrift.data.backup.service import (
 )
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.plane import DataPlane, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DataPlane, Failures, WakingDaemon, copy_artifacts
 from ringrift.data.protection.distribution import digest_in
 from ringrift.data.protection.retention import read_champions
 from ringrift.errors import ConfigError, Unavailable
@@ -79,7 +78,7 @@ class ArchiveDaemon(WakingDaemon):
     ) -> None:
         super().__init__(self.daemon, interval_s=self.interval_s, plane=plane, router=router, runtime=runtime)
         self.rules = rules or BackupRules()
-        self.failures: dict[str, Failures] = {}  # by archive
+        self.failures: dict[str, Failures[str]] = {}  # by archive
         self.waiting: dict[str, str] = {}  # archives that do not answer, and why
         self.lacking: dict[str, int] = {}  # files that an archive still lacks
         self.damaged: dict[str, dict[str, str]] = {}  # by archive: files that lack parts there
@@ -167,7 +166,9 @@ class ArchiveDaemon(WakingDaemon):
         self.lacking[backup.archive.name] = len(every) - len(due) + len(report.failed)
         return report
 
-    async def _sent(self, backup: ArchiveBackup, due: list[Artifact], failures: Failures) -> BackupReport:
+    async def _sent(
+        self, backup: ArchiveBackup, due: list[Artifact], failures: Failures[str]
+    ) -> BackupReport:
         if not due:
             return BackupReport(archive=backup.archive.name)
         try:

@@ -26,7 +26,6 @@ from ringrift.data.protection.inventory import learn_from_answer
 from ringrift.data.protection.promise_store import BEING_DELETED
 from ringrift.data.protection.promises import KEEP_S, KeepAnswer, KeepRequest, KeptFile, ReleaseRequest
 from ringrift.data.protection.records import (
-    DecisionLog,
     DeletionRecords,
     GivenUp,
     GivingUp,
@@ -210,7 +209,7 @@ class Deleter:
         # Nodes that did not answer: why, and when they are asked again.
         self._silent: dict[str, tuple[str, float]] = {}
         self._refusals: Counter[str] = Counter()
-        self.decisions = DecisionLog(plane.kv, plane.runtime, node=self._node)
+        self.decisions = plane.decisions
 
     async def examine(
         self,

@@ -22,8 +22,8 @@ from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checks
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
-from ringrift.data.plane import DataPlane, WakingDaemon, copy_artifacts
-from ringrift.data.protection.records import DecisionLog, Tombstone
+from ringrift.data.plane import DataPlane, Failures, WakingDaemon, copy_artifacts
+from ringrift.data.protection.records import Tombstone
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError, Corrupt, RingRiftError
@@ -145,6 +145,10 @@ class DistributionRules:
     def __post_init__(self) -> None:
         if min(self.nodes_promotion, self.nodes_evaluation, self.tries, self.parallel) < 1:
             raise ConfigError("node counts, tries and parallel must be at least 1")
+
+    @property
+    def alarm_after(self) -> int:
+        return self.tries
 
     def wait_s(self, failures: int) -> float:
         """How long to leave a node alone after this many failures in a row."""
@@ -355,13 +359,6 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: str = "high"
 
 
-@dataclass(slots=True)
-class _Tries:
-    failures: int = 0
-    next_s: float = 0.0
-    error: str = ""
-
-
 class DistributionDaemon(WakingDaemon):
     """Brings files to nodes until they confirm."""
 
@@ -388,7 +385,7 @@ class DistributionDaemon(WakingDaemon):
         self.rules, self.kinds = rules or DistributionRules(), frozenset(kinds)
         self.away = AwayNodes(self._runtime)
         self.standings: dict[str, Standing] = {}
-        self._tries: dict[tuple[str, str], _Tries] = {}
+        self._failures: Failures[tuple[str, str]] = Failures(self.rules)  # (want, node)
         self._prefetched = ""  # the training that this was last done for
         self._told: dict[tuple[str, str], float] = {}  # (want, what): when; also when a want began
 
@@ -452,8 +449,7 @@ class DistributionDaemon(WakingDaemon):
             return (await take_offered(plane, path, kind=ArtifactKind.MODEL, config=config)).digest
         except (ConfigError, Corrupt, FileUnreadable) as error:
             log.warning("distribution.model_refused", event_type=event.event_type, error=str(error))
-            decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
-            await decisions.record("distribution", "refused", str(error), event=event.event_type)
+            await plane.decisions.record("distribution", "refused", str(error), event=event.event_type)
             return None
 
     def _on_progress(self, event: RouterEvent) -> None:
@@ -462,7 +458,7 @@ class DistributionDaemon(WakingDaemon):
         job = str(event.payload.get("job_id"))
         if done and total and done >= PREFETCH_SHARE * total and job != self._prefetched:
             self._prefetched = job
-            self._tries.clear()  # nodes that failed before are tried once more
+            self._failures.keep_only(())  # nodes that failed before are tried once more
             self.wake()
 
     async def _on_corrupted(self, event: RouterEvent) -> None:
@@ -495,8 +491,6 @@ class DistributionDaemon(WakingDaemon):
         return KvRecords(plane.kv, REQUESTS, ModelRequest)
 
     async def _read_state(self, plane: DataPlane) -> DistributionState:
-        now_s = self._runtime.monotonic_s()
-        resting = frozenset(key for key, tries in self._tries.items() if tries.next_s > now_s)
         manifest = await plane.view()
         return DistributionState(
             artifacts=manifest.artifacts,
@@ -505,7 +499,7 @@ class DistributionDaemon(WakingDaemon):
             tombstones=await plane.tombstones(),
             away=self.away.now(),
             disk_percent=await DiskStates(plane.kv).used_percent(),
-            resting=resting,
+            resting=self._failures.resting(self._runtime.monotonic_s()),
         )
 
     async def _wants(self, plane: DataPlane, state: DistributionState) -> list[Want]:
@@ -536,12 +530,10 @@ class DistributionDaemon(WakingDaemon):
             error = await self._try(plane, delivery)
         key = (delivery.want.name, delivery.target)
         if not error:
-            self._tries.pop(key, None)
+            self._failures.succeeded([key])
             return
-        tries = self._tries.setdefault(key, _Tries())
-        tries.failures, tries.error = tries.failures + 1, error
-        tries.next_s = self._runtime.monotonic_s() + self.rules.wait_s(tries.failures)
-        log.warning("distribution.failed", node=delivery.target, error=error, failures=tries.failures)
+        failures = self._failures.failed(key, error, now_s=self._runtime.monotonic_s())
+        log.warning("distribution.failed", node=delivery.target, error=error, failures=failures)
 
     async def _try(self, plane: DataPlane, delivery: NodeDelivery) -> str:
         try:
@@ -578,11 +570,12 @@ class DistributionDaemon(WakingDaemon):
                 "duration_seconds": waited_s,
             }
             await self._publish("MODEL_DISTRIBUTION_COMPLETE", standing, payload)
+        alarming = self._failures.alarming()
         given_up = {
-            node: self._tries[want.name, node] for node in standing.missing if self._gave_up(want, node)
+            node: alarming[want.name, node] for node in standing.missing if (want.name, node) in alarming
         }
         if given_up and self._is_first(standing, "failed"):
-            error = "; ".join(f"{node}: {tries.error}" for node, tries in given_up.items())
+            error = "; ".join(f"{node}: {why}" for node, why in given_up.items())
             await self._publish(
                 "MODEL_DISTRIBUTION_FAILED", standing, {"error": error, "failed_nodes": list(given_up)}
             )
@@ -594,10 +587,6 @@ class DistributionDaemon(WakingDaemon):
                 "timeout_seconds": self.rules.timeout_s,
             }
             await self.router.publish("DISTRIBUTION_INCOMPLETE", payload, self.name)
-
-    def _gave_up(self, want: Want, node: str) -> bool:
-        tries = self._tries.get((want.name, node))
-        return tries is not None and tries.failures >= self.rules.tries
 
     def _is_first(self, standing: Standing, what: str) -> bool:
         key = (standing.want.name, what)
@@ -613,7 +602,7 @@ class DistributionDaemon(WakingDaemon):
     def _forget(self, standings: list[Standing]) -> None:
         """Keep notes of present wants only, and of not too many."""
         present = {each.want.name for each in standings}
-        self._tries = {key: tries for key, tries in self._tries.items() if key[0] in present}
+        self._failures.keep_only({(each.want.name, node) for each in standings for node in each.missing})
         for key in [key for key in self._told if key[0] not in present][:_REMEMBERED_MAX]:
             del self._told[key]
 

@@ -28,7 +28,7 @@ from ringrift.data.protection.inventory import (
     look_here,
     scrub,
 )
-from ringrift.data.protection.records import PART, DecisionLog, GivingUp, Quarantine, Tombstone
+from ringrift.data.protection.records import PART, GivingUp, Quarantine, Tombstone
 from ringrift.data.protection.retention import read_held
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.events.subscriptions import Callback
@@ -221,9 +221,8 @@ class OrphanDetectionDaemon(WakingDaemon):
             "total_games": found.games,
         }
         await self.router.publish("ORPHAN_GAMES_DETECTED", detected, self.name)
-        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
         for digest, why in found.refused:
-            await decisions.record(PART, "not_registered", why, digest=digest)
+            await plane.decisions.record(PART, "not_registered", why, digest=digest)
         if not found.registered:
             return
         self.registered += len(found.registered)

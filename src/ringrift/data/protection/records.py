@@ -277,8 +277,7 @@ class Quarantine:
             return None
         note = self._note(digest, reason, moved)
         await self.marks.put(f"{digest}/{plane.this.name}", note)
-        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
-        await decisions.record(part, "set_aside", reason, digest=digest)
+        await plane.decisions.record(part, "set_aside", reason, digest=digest)
         await asyncio.to_thread(plane.promises.forget_reads, digest)
         if moved:
             await self._write_beside(note)

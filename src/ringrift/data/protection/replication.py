@@ -20,7 +20,7 @@ from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import AwayNodes, Copies, CopyView, DiskStates
 from ringrift.data.plane import DataPlane, WakingDaemon, copy_artifacts
 from ringrift.data.protection.inventory import Inventory, look_everywhere
-from ringrift.data.protection.records import DecisionLog, Tombstone
+from ringrift.data.protection.records import Tombstone
 from ringrift.errors import AlreadyExists, ConfigError, RingRiftError
 from ringrift.events.event import RouterEvent
 from ringrift.events.handlers import HandlerBase
@@ -579,17 +579,18 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
             "target_nodes": [repair.target],
             "duration_seconds": seconds,
         }
-        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
         way = {"source": repair.source, "target": repair.target}
         if error:
             log.warning("replication.repair_failed", digest=digest[:12], error=error, **way)
             told = {**payload, "error": error, "current_replica_count": repair.copies}
             await self.router.publish("REPAIR_FAILED", told, self.name)
-            await decisions.record(PART, "repair_failed", error, digest=digest, wanted=repair.reason, **way)
+            await plane.decisions.record(
+                PART, "repair_failed", error, digest=digest, wanted=repair.reason, **way
+            )
             return
         told = {**payload, "new_replica_count": repair.copies + 1}
         await self.router.publish("REPAIR_COMPLETED", told, self.name)
-        await decisions.record(PART, "repaired", repair.reason, digest=digest, **way)
+        await plane.decisions.record(PART, "repaired", repair.reason, digest=digest, **way)
 
     def get_status(self) -> dict[str, Any]:
         found = self.last_plan

@@ -25,7 +25,6 @@ from ringrift.data.config import (
 )
 from ringrift.data.manifest.catalog import Cataloguer, take_over_arrivals
 from ringrift.data.plane import DataPlane, WakingDaemon
-from ringrift.data.protection.records import DecisionLog
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     NodeReportCollector,
@@ -305,9 +304,8 @@ class AutoSyncDaemon(WakingDaemon):
         return {host: await plane.mutex.why_not_async(host) for host in hosts}
 
     async def _record(self, plane: DataPlane, cycle: CyclePlan, ends: list[NodeTransferResult]) -> None:
-        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
         for end in ends:
-            await decisions.record(
+            await plane.decisions.record(
                 "sync",
                 "fetch" if end.node_transfer.fetch else "send",
                 end.node_transfer.reason,

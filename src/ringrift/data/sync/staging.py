@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.config import DataNodes, read_sync_config
 from ringrift.data.plane import DataPlane, WakingDaemon
-from ringrift.data.protection.records import DecisionLog
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     NodeReportCollector,
@@ -197,9 +196,8 @@ class TrainingActivityDaemon(WakingDaemon):
         ends = await SyncExecutor(plane).carry_out(plan, SyncPace(priority="high"), tally)
         self.staged_files += tally.files
         self.last_errors = (*plan.blocked, *(error for end in ends for error in end.errors))
-        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
         for end in ends:
-            await decisions.record(
+            await plane.decisions.record(
                 "staging",
                 "fetch" if end.node_transfer.fetch else "send",
                 end.node_transfer.reason,

@@ -12,11 +12,11 @@ The bookkeeping of a call stands below: which files are open, which arrived, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar
 
 import msgspec
 
@@ -338,54 +338,51 @@ class Way(StrEnum):
     FETCH = "fetch"
 
 
-@dataclass(frozen=True, slots=True)
+class MoveOptions(TypedDict, total=False):
+    """What a caller may ask for beside what moves and where; see `MoveOrder`."""
+
+    priority: str
+    terms: Terms
+    limit_bytes_per_s: float | None
+    timeout_s: float | None
+    avoid: Collection[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoveOrder:
     """What the caller asked for."""
 
-    priority: TransferPriority
-    terms: Terms | None
-    limit_bytes_per_s: float | None
-    timeout_s: float | None
-    avoid: frozenset[str]
+    priority: str = "normal"
+    terms: Terms = field(default_factory=Terms)
+    limit_bytes_per_s: float | None = None  # below what its node and the line would allow
+    timeout_s: float | None = None  # in all; by default by size
+    avoid: Collection[str] = ()  # transports that are tried last
 
     def __post_init__(self) -> None:
+        priority_of(self.priority)
         if self.timeout_s is not None and self.timeout_s <= 0:
             raise ConfigError(f"timeout_s is {self.timeout_s:g}; it must be above 0")
         if self.limit_bytes_per_s is not None and self.limit_bytes_per_s <= 0:
             raise ConfigError(f"a limit of {self.limit_bytes_per_s:g} bytes/s moves nothing")
 
     @property
-    def _terms(self) -> Terms:
-        return self.terms or Terms()
-
-    @property
-    def pace(self) -> Pace:
-        return self._terms.pace
-
-    @property
-    def stall_s(self) -> float:
-        return self._terms.timeout_s
-
-    @property
-    def read_again(self) -> bool:
-        return self._terms.read_again
-
-    @property
-    def on_progress(self) -> Callable[[TransferProgress], Awaitable[None]]:
-        return self._terms.on_progress
+    def urgency(self) -> TransferPriority:
+        return priority_of(self.priority)
 
 
 class Stalled(TimeoutError):
     """A transport moved nothing for too long."""
 
 
-class End(NamedTuple):
-    """How the call ended for one file; without an error it is there, verified."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryEnd:
+    """How an attempt ended; without an error, the target has verified the file."""
 
-    digest: str
-    error: str
-    method: str
-    checksum_failed: bool
+    source_node: str
+    target_node: str
+    error: str = ""
+    method: str = ""
+    checksum_failed: bool = False
 
 
 class CallCounts(TransferCall):
@@ -470,12 +467,20 @@ class CallCounts(TransferCall):
         """What did not arrive, for whatever reason."""
         return [card for card in self.cards.values() if card.digest in self._failed]
 
-    def ends(self) -> Iterator[End]:
-        """Yield how it ended for each file that this node had."""
-        for digest in self.cards:
+    def ends(self, source: str) -> Iterator[tuple[Artifact, DeliveryEnd]]:
+        """Yield how it ended for each file that *source* had."""
+        for digest, card in self.cards.items():
             if digest not in self.open:
-                error, wrong = self._failed.get(digest, ""), digest in self._corrupted
-                yield End(digest, error, self._methods.get(digest, ""), wrong)
+                yield (
+                    card,
+                    DeliveryEnd(
+                        source_node=source,
+                        target_node=self.receiver,
+                        error=self._failed.get(digest, ""),
+                        method=self._methods.get(digest, ""),
+                        checksum_failed=digest in self._corrupted,
+                    ),
+                )
 
     async def show_attempt(self, progress: TransferProgress, *, before: tuple[int, int]) -> None:
         """Tell the caller how far the whole call is; it never goes back, though a transport may."""
