@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trace_journeys import Trace
 
+from ringrift.coordination.run_coordinator import get_stage_members
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.engine.ports import Engine
 from ringrift.events.router import get_router
@@ -29,7 +30,7 @@ from ringrift.settings import Settings, load_settings
 from ringrift.work.admission import get_safeguards
 from ringrift.work.durations import DurationStore
 from ringrift.work.job.folder import JobFolders
-from ringrift.work.stages import StageMembers, get_stage_members
+from ringrift.work.stages import StageMembers
 from ringrift.work.worker.claim import WorkerContext
 from ringrift.work.worker.events import WorkerEvents
 from ringrift.work.worker.main import Worker
