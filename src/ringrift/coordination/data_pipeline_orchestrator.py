@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 
 from ringrift.coordination.run_coordinator import answers_of, get_loop_waker, get_open_run, get_stage_members
+from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.arguments import check_integer
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.fencing import is_fenced
@@ -50,7 +51,6 @@ from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_error, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import CoordinatorStatus, HealthCheckResult
-from ringrift.work.admission import get_safeguards
 from ringrift.work.coordinator import ConfigSignals, SubscribedCoordinator, heard_by
 
 __all__ = [
