@@ -12,7 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar, Unpack
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
@@ -540,6 +540,14 @@ async def copy_artifacts(
 
 GATHER_S = 0.2  # events that come together are answered together
 WOKEN_EVERY_S = 10.0  # and a stream of them by one cycle in so long: each reads much of what the plane knows
+
+
+class DaemonParts(TypedDict, total=False):
+    """What a daemon of the data plane is given; by default it uses those of this process."""
+
+    plane: DataPlane | None
+    router: UnifiedEventRouter | None
+    runtime: Runtime | None
 
 
 class WakingDaemon(HandlerBase):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import structlog
 
@@ -28,7 +28,7 @@ from ringrift.data.backup.service import (
 )
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.plane import DataPlane, Failures, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, Failures, WakingDaemon, copy_artifacts
 from ringrift.data.protection.distribution import digest_in
 from ringrift.data.protection.retention import read_champions
 from ringrift.errors import ConfigError, Unavailable
@@ -68,15 +68,8 @@ class ArchiveDaemon(WakingDaemon):
     target: ClassVar[str] = "s3"
     keeps_state: ClassVar[bool] = False  # also sends the state of the run
 
-    def __init__(
-        self,
-        *,
-        plane: DataPlane | None = None,
-        rules: BackupRules | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        super().__init__(self.daemon, interval_s=self.interval_s, plane=plane, router=router, runtime=runtime)
+    def __init__(self, *, rules: BackupRules | None = None, **parts: Unpack[DaemonParts]) -> None:
+        super().__init__(self.daemon, interval_s=self.interval_s, **parts)
         self.rules = rules or BackupRules()
         self.failures: dict[str, Failures[str]] = {}  # by archive
         self.waiting: dict[str, str] = {}  # archives that do not answer, and why

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, Unpack
 
 import msgspec
 import structlog
@@ -22,7 +22,7 @@ from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checks
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
-from ringrift.data.plane import DataPlane, Failures, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, Failures, WakingDaemon, copy_artifacts
 from ringrift.data.protection.records import Tombstone
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
@@ -374,14 +374,10 @@ class DistributionDaemon(WakingDaemon):
         self,
         kinds: Iterable[str] = ("models", "npz"),
         *,
-        plane: DataPlane | None = None,
         rules: DistributionRules | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
+        **parts: Unpack[DaemonParts],
     ) -> None:
-        super().__init__(
-            "model_distribution", interval_s=INTERVAL_S, plane=plane, router=router, runtime=runtime
-        )
+        super().__init__("model_distribution", interval_s=INTERVAL_S, **parts)
         self.rules, self.kinds = rules or DistributionRules(), frozenset(kinds)
         self.away = AwayNodes(self._runtime)
         self.standings: dict[str, Standing] = {}

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import structlog
 
@@ -19,7 +19,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.manifest.catalog import take_over_arrivals
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import games_in
-from ringrift.data.plane import DataPlane, WakingDaemon
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
 from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.inventory import (
     Scrubbed,
@@ -188,16 +188,8 @@ class OrphanDetectionDaemon(WakingDaemon):
     emits: ClassVar[tuple[str, ...]] = ("ORPHAN_GAMES_DETECTED", "ORPHAN_GAMES_REGISTERED")
     woken_every_s: ClassVar[float] = 60.0  # it lists every file that the node has
 
-    def __init__(
-        self,
-        *,
-        plane: DataPlane | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        super().__init__(
-            "orphan_detection", interval_s=ORPHANS_S, plane=plane, router=router, runtime=runtime
-        )
+    def __init__(self, **parts: Unpack[DaemonParts]) -> None:
+        super().__init__("orphan_detection", interval_s=ORPHANS_S, **parts)
         self.registered = 0
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
@@ -240,14 +232,8 @@ class IntegrityCheckDaemon(WakingDaemon):
 
     capability: ClassVar[str] = "data_integrity"
 
-    def __init__(
-        self,
-        *,
-        plane: DataPlane | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        super().__init__("integrity_check", interval_s=SCRUB_S, plane=plane, router=router, runtime=runtime)
+    def __init__(self, **parts: Unpack[DaemonParts]) -> None:
+        super().__init__("integrity_check", interval_s=SCRUB_S, **parts)
         self.verified = self.bytes_read = 0
         self.damaged: list[str] = []
         self.missing: list[str] = []
@@ -312,15 +298,8 @@ class DataCleanupDaemon(WakingDaemon):
 
     capability: ClassVar[str] = "data_integrity"
 
-    def __init__(
-        self,
-        *,
-        plane: DataPlane | None = None,
-        rules: CleanupRules | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        super().__init__("data_cleanup", interval_s=CLEANUP_S, plane=plane, router=router, runtime=runtime)
+    def __init__(self, *, rules: CleanupRules | None = None, **parts: Unpack[DaemonParts]) -> None:
+        super().__init__("data_cleanup", interval_s=CLEANUP_S, **parts)
         self.rules = rules or CleanupRules()
         self.marked = self.deleted = 0
 

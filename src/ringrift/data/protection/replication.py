@@ -11,14 +11,14 @@ from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import structlog
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import AwayNodes, Copies, CopyView, DiskStates
-from ringrift.data.plane import DataPlane, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, copy_artifacts
 from ringrift.data.protection.inventory import Inventory, look_everywhere
 from ringrift.data.protection.records import Tombstone
 from ringrift.errors import AlreadyExists, ConfigError, RingRiftError
@@ -376,12 +376,10 @@ class _ReplicationDaemon(WakingDaemon):
         name: str,
         *,
         interval_s: float,
-        plane: DataPlane | None = None,
         rules: ReplicationRules | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
+        **parts: Unpack[DaemonParts],
     ) -> None:
-        super().__init__(name, interval_s=interval_s, plane=plane, router=router, runtime=runtime)
+        super().__init__(name, interval_s=interval_s, **parts)
         self.rules = rules or ReplicationRules()
         self.away = AwayNodes(self._runtime)
         self.last_plan: RepairPlan | None = None

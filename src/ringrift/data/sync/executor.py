@@ -386,6 +386,21 @@ def _without(node_transfer: NodeTransfer, digests: frozenset[str]) -> NodeTransf
     )
 
 
+async def record_ends(plane: DataPlane, part: str, ends: Iterable[NodeTransferResult], **facts: Any) -> None:
+    """Write down what was decided, and what came of it."""
+    for end in ends:
+        await plane.decisions.record(
+            part,
+            "fetch" if end.node_transfer.fetch else "send",
+            end.node_transfer.reason,
+            peer=end.node_transfer.node,
+            files=len(end.node_transfer.artifacts),
+            arrived=len(end.moved.receipts),
+            errors=list(end.errors[:3]),
+            **facts,
+        )
+
+
 # What others are told of a sync: counts come from the receipts of the response.
 
 
