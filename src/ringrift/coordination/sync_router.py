@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ringrift.coordination.sync_base import get_node_reports
-from ringrift.data.artifacts import kinds_of
+from ringrift.data.artifacts import data_type_named, kinds_of
 from ringrift.data.config import AutoSyncConfig, read_nodes, read_sync_config
 from ringrift.data.manifest.store import DiskState, DiskStates
 from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
@@ -35,8 +35,6 @@ from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 
 __all__ = ["SyncRouter", "get_sync_router"]
-
-_SINGULAR = {"game": "games", "model": "models", "checkpoint": "models"}
 
 
 class SyncRouter:
@@ -88,7 +86,7 @@ class SyncRouter:
         size_bytes: int = 0,
     ) -> list[ScoredNode]:
         wanted, cluster_view, excluded = (
-            _plural(data_type),
+            data_type_named(data_type),
             await self.cluster_view(),
             frozenset(exclude_nodes),
         )
@@ -128,7 +126,7 @@ class SyncRouter:
         max_sources: int = 5,
     ) -> list[ScoredNode]:
         """The nodes that hold such data, the best to fetch from first."""
-        cluster_view, wanted, excluded = self._look(), _plural(data_type), frozenset(exclude_nodes)
+        cluster_view, wanted, excluded = self._look(), data_type_named(data_type), frozenset(exclude_nodes)
         holding = {
             node
             for artifact in cluster_view.view.of_kinds(kinds_of(wanted))
@@ -141,7 +139,7 @@ class SyncRouter:
         return ranked(source_score(cluster_view, node, wanted) for node in fit)[:max_sources]
 
     def should_sync_to_node(self, node_id: str, data_type: str = "games") -> bool:
-        cluster_view, wanted = self._look(), _plural(data_type)
+        cluster_view, wanted = self._look(), data_type_named(data_type)
         node = cluster_view.nodes[node_id]
         return not cluster_view.unfit(node, wanted) and not cluster_view.blocked(node, wanted)
 
@@ -196,11 +194,11 @@ class SyncRouter:
         if not place.bucket:
             return None
         return "/".join(
-            part for part in (f"s3://{place.bucket}", place.prefix, _plural(data_type), name) if part
+            part for part in (f"s3://{place.bucket}", place.prefix, data_type_named(data_type), name) if part
         )
 
     def is_s3_primary_for(self, data_type: str) -> bool:
-        return bool(self.config.s3.bucket) and _plural(data_type) in self.config.s3.primary_for
+        return bool(self.config.s3.bucket) and data_type_named(data_type) in self.config.s3.primary_for
 
     def should_push_to_s3(self, data_type: str) -> bool:
         return self.is_s3_primary_for(data_type)
@@ -233,19 +231,8 @@ class SyncRouter:
 
     def _lacks(self, node: str, data_type: str, board: str | None, players: int | None) -> bool:
         view = self._look().view
-        wanted = [
-            each
-            for each in view.of_kinds(kinds_of(_plural(data_type)))
-            if _is_of(each.config, board, players)
-        ]
+        wanted = [each for each in view.of_kinds(kinds_of(data_type)) if _is_of(each.config, board, players)]
         return bool(view.missing_at(node, wanted))
-
-
-def _plural(data_type: str) -> str:
-    """Both "game" and "games" are understood; `ConfigError` for what is neither."""
-    # Called for its `ConfigError`.
-    kinds_of(data_type)
-    return _SINGULAR.get(data_type, data_type)
 
 
 def _is_of(config: str, board: str | None, players: int | None) -> bool:

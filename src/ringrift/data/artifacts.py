@@ -105,7 +105,12 @@ def check_words(card: Artifact) -> None:
 
 def kinds_of(data_type: str) -> frozenset[ArtifactKind]:
     """Return the kinds that "games", "models", "npz" or "all" (or their singular) mean."""
-    known = DATA_TYPES.get(_SINGULAR.get(data_type, data_type))
-    if known is None:
+    return DATA_TYPES[data_type_named(data_type)]
+
+
+def data_type_named(data_type: str) -> str:
+    """Both "game" and "games" are understood; `ConfigError` for what is neither."""
+    known = _SINGULAR.get(data_type, data_type)
+    if known not in DATA_TYPES:
         raise ConfigError(f"data_type is {data_type!r}; it must be one of {', '.join(DATA_TYPES)}")
     return known

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
-from ringrift.data.artifacts import Artifact
+from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
 from ringrift.data.config import DataNode, DataNodes, has_ssh, read_nodes
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView
@@ -396,6 +396,18 @@ class DataPlane:
     async def view(self) -> ManifestView:
         """Return the manifest as it is now. All who look share one view and read only what changed."""
         return await self._index.refresh()
+
+    async def note_copy(self, digest: str, verifier: str, *, verified_s: float | None = None) -> None:
+        """Note that *verifier* read the whole of a file of this node and found it right: now, or then."""
+        size, now_s = await self.blobs.size(digest) or 0, self.runtime.now_s()
+        receipt = Receipt(
+            digest=digest,
+            node=self.this.name,
+            size=size,
+            verified_s=now_s if verified_s is None else verified_s,
+            verifier=verifier,
+        )
+        await self.manifest.add_receipts([receipt])
 
     async def tombstones(self) -> Mapping[str, Tombstone]:
         """Every copy that was given up, by the digest of the file."""

@@ -371,11 +371,7 @@ class ArchiveBackup:
         except Corrupt as error:
             await set_damaged_aside(self.plane, digest, f"found damaged by a restore: {error.found}")
             return False
-        now_s, this = self.plane.runtime.now_s(), self.plane.this.name
-        receipt = Receipt(
-            digest=digest, node=this, size=card.artifact.size, verified_s=now_s, verifier="restore"
-        )
-        await self.plane.manifest.add_receipts([receipt])
+        await self.plane.note_copy(digest, "restore")
         report.already += 1
         return True
 

@@ -107,9 +107,7 @@ class Cataloguer:
                 continue  # a look at the whole store finds damage
             this, size = plane.this.name, await plane.blobs.size(digest) or 0
             await plane.manifest.register([card_of_record(job, digest, size, node=this)])
-            now_s = plane.runtime.now_s()
-            receipt = Receipt(digest=digest, node=this, size=size, verified_s=now_s, verifier=VERIFIER)
-            await plane.manifest.add_receipts([receipt])
+            await plane.note_copy(digest, VERIFIER)
             found += 1
         return found
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Unpack
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
 from ringrift.data.protection.deletion import Deleter, DeletionRules
 from ringrift.data.protection.records import DeletionRecords, Quarantine, Successor
@@ -262,14 +262,7 @@ class ConsolidationDaemon(WakingDaemon):
             return  # another node's worker made it; its own receipt says so
         begun_s = plane.runtime.now_s()
         await plane.blobs.verify(made.digest)
-        receipt = Receipt(
-            digest=made.digest,
-            node=plane.this.name,
-            size=made.size_bytes,
-            verified_s=begun_s,
-            verifier=PART,
-        )
-        await plane.manifest.add_receipts([receipt])
+        await plane.note_copy(made.digest, PART, verified_s=begun_s)
 
     # --- letting go -----------------------------------------------------------------------------------
 

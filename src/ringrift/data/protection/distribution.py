@@ -96,21 +96,19 @@ def _what(facts: FileFacts) -> str:
 async def _registered(plane: DataPlane, name: str, digest: str, facts: FileFacts, *, config: str) -> Artifact:
     if (known := await plane.manifest.artifact(digest)) is not None:
         return known
-    now_s, size, this = plane.runtime.now_s(), await plane.blobs.size(digest) or 0, plane.this.name
     card = Artifact(
         digest=digest,
-        size=size,
+        size=await plane.blobs.size(digest) or 0,
         kind=facts.kind,
         name=name,
         config=facts.config or config,
-        node=this,
+        node=plane.this.name,
         games=facts.games,
         rows=facts.rows,
-        created_s=now_s,
+        created_s=plane.runtime.now_s(),
     )
     await plane.manifest.register([card])
-    receipt = Receipt(digest=digest, node=this, size=size, verified_s=now_s, verifier=VERIFIER)
-    await plane.manifest.add_receipts([receipt])
+    await plane.note_copy(digest, VERIFIER)
     log.info("intake.taken", name=name, digest=digest, kind=facts.kind.value, config=card.config)
     return card
 

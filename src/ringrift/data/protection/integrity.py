@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Unpack
 
 import structlog
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.manifest.catalog import take_over_arrivals
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import games_in
@@ -127,10 +127,9 @@ async def _register(plane: DataPlane, digest: str, facts: FileFacts) -> Artifact
     if facts.problem:
         raise Corrupt(digest, found=facts.problem, advice="Look at it with `ringrift data show`")
     made_s = now_s if path is None else (await asyncio.to_thread(path.stat)).st_mtime
-    size = await plane.blobs.size(digest) or 0
     artifact = Artifact(
         digest=digest,
-        size=size,
+        size=await plane.blobs.size(digest) or 0,
         kind=facts.kind,
         name=f"orphan-{digest[:12]}",
         config=facts.config,
@@ -140,8 +139,7 @@ async def _register(plane: DataPlane, digest: str, facts: FileFacts) -> Artifact
         created_s=made_s,
     )
     await plane.manifest.register([artifact])
-    receipt = Receipt(digest=digest, node=plane.this.name, size=size, verified_s=now_s, verifier=VERIFIER)
-    await plane.manifest.add_receipts([receipt])
+    await plane.note_copy(digest, VERIFIER, verified_s=now_s)
     return artifact
 
 

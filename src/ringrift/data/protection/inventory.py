@@ -136,11 +136,7 @@ async def _take_from_models(plane: DataPlane, digest: str) -> bool:
         if path.is_symlink() or not await asyncio.to_thread(_has_content, path, digest):
             continue
         if await plane.blobs.put(path) == digest:
-            size, now_s = await plane.blobs.size(digest) or 0, plane.runtime.now_s()
-            receipt = Receipt(
-                digest=digest, node=plane.this.name, size=size, verified_s=now_s, verifier=MODELS
-            )
-            await plane.manifest.add_receipts([receipt])
+            await plane.note_copy(digest, MODELS)
             await plane.decisions.record(PART, "brought_again", f"from {path.name}", digest=digest)
             log.info("integrity.brought_again", digest=digest[:12], path=str(path))
             return True
