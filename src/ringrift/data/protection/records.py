@@ -17,7 +17,7 @@ from ringrift.engine.encoding import check_digest
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.sqlite.blobs import move_damaged
 from ringrift.engine.sqlite.faults import translated_errors
-from ringrift.errors import AlreadyExists, Conflict, Corrupt, RevisionMismatch, Unavailable
+from ringrift.errors import Corrupt, Unavailable
 from ringrift.files import write_file
 from ringrift.runtime import Runtime
 
@@ -93,7 +93,6 @@ class DecisionLog:
 
 
 TOMBSTONES, HEIRS = "data/tombstones/", "data/heirs/"
-_TRIES = 50
 _ADVICE = "Nothing of this artifact is deleted until the key is restored or removed by hand"
 
 
@@ -173,16 +172,8 @@ class DeletionRecords:
 
     async def change(self, digest: str, edit: Callable[[Tombstone], Tombstone]) -> None:
         """Change a tombstone that is there, whatever others change meanwhile."""
-        for _ in range(_TRIES):
-            tombstone, revision = await self.tombstone_at(digest)
-            if tombstone is None:
-                return
-            try:
-                await self.write(edit(tombstone), revision=revision)
-            except (RevisionMismatch, AlreadyExists):
-                continue
-            return
-        raise Conflict(f"the tombstone of {digest[:12]} changed {_TRIES} times in a row")
+        check_digest(digest)
+        await self._tombstones.change(digest, lambda found: None if found is None else edit(found))
 
     async def name_successor(self, heir: Successor) -> None:
         """Note that *heir.heir* holds everything of *heir.digest*. The first one named stays."""
