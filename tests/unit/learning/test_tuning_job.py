@@ -102,6 +102,7 @@ def test_halving_ends_bad_trials_early_and_verifies_what_it_found(tmp_path, samp
     code, lines = run(TUNE, *tiny("halving", samples, tmp_path, "--trials", 7, "--verify-games", 8))
     result = lines[-1]
     assert (code, result["status"], result["evaluations"]) == (0, "done", 7)
+    assert {line["kind"] for line in lines} == {"tune"}, "a worker takes no result of another kind"
     best = result["best_params"]
     assert RATES[0] <= best["lr"] <= RATES[1]
     assert best["batch"] in BATCHES

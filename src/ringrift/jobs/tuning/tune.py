@@ -520,15 +520,12 @@ def run_tune(job: Job, params: TuneParams) -> Outcome:
     game = load_game(params.config)
     with alone(params.out / "tune.lock"):
         found = _SEARCHES[params.kind](job, params, game)
-        fields: dict[str, Any] = {
-            "kind": params.kind,
-            **msgspec.to_builtins(found),
-            "improved": found.improved,
-        }
+        fields: dict[str, Any] = {**msgspec.to_builtins(found), "improved": found.improved}
         path = params.out / "tuning.json"
-        seal_json(path, {**fields, "params": params_as_json(params)})
+        seal_json(path, {"kind": params.kind, **fields, "params": params_as_json(params)})
         job.sealed(describe(path, "tuning", evaluations=found.evaluations))
-    return Outcome(ExitCode.DONE, fields)
+    # Not as `kind`: in a line of a job that is the job's own, and a worker refuses the answer to another.
+    return Outcome(ExitCode.DONE, {"search": params.kind, **fields})
 
 
 TUNE = JobSpec("tune", "Search for better parameters.", TuneParams, run_tune)
