@@ -235,9 +235,8 @@ def _selfplay_s(snapshot: Snapshot) -> float:
 def _depth(snapshot: Snapshot) -> float:
     """How many times the simulations of the rules: as feedback asks, and more where slots would be left over.
 
-    One training at a time learns from so many rows a second. Slots beyond those that play as many would only
-    make rows that nobody learns from, or wait; a deeper search makes better rows of their time. The bound is
-    for both together: a plateau would else take as many more slots as there are.
+    One training at a time learns from so many rows a second; of the time of slots beyond those that play as
+    many, a deeper search makes better rows. The bound is for both: a plateau would else take ever more slots.
     """
     state, rules, asked = snapshot.state, snapshot.rules, snapshot.feedback.simulations
     speed = _training_speed(state, state.gpus_since_s) or _training_speed(state)
