@@ -20,7 +20,15 @@ from ringrift.engine.ports import CursorKey, Engine, EventLog, KeyValue, LogEven
 from ringrift.errors import RingRiftError, StorageFull, StorageReadOnly, Unavailable
 from ringrift.events.catalog.names import normalize_event_type
 from ringrift.events.dead_letter_queue import ProcessDeadLetters
-from ringrift.events.event import EventSource, RouterEvent, decode_body, from_log, to_log
+from ringrift.events.event import (
+    Delivery,
+    EventSource,
+    RouterEvent,
+    current_delivery,
+    decode_body,
+    from_log,
+    to_log,
+)
 from ringrift.events.positions import LogConnection, process_log_connection
 from ringrift.events.router_reports import Failure, FailureKind
 from ringrift.events.subscriptions import (
@@ -391,9 +399,9 @@ def _report_given_up(subscriber_id: str, record: LogRecord) -> None:
     log.error("events.given_up", subscription=subscriber_id, seq=record.seq, event_type=record.type)
     nobody = Subscription(subscriber_id, (record.type,), str)  # its letter is for people: no router has it
     try:
-        event = from_log(record, decode_body(record))
+        delivery = Delivery(from_log(record, decode_body(record)), record.seq)
         # Given up is not dropped: a person finds it among the dead letters.
-        failure = Failure(event, nobody, FailureKind.UNACKNOWLEDGED, "polled and never acknowledged")
+        failure = Failure(delivery, nobody, FailureKind.UNACKNOWLEDGED, "polled and never acknowledged")
         ProcessDeadLetters().capture_failure(failure, instance=_INSTANCE)
     except RingRiftError as error:
         log.critical("events.dead_letter_lost", event_id=record.id, error=str(error))
@@ -554,8 +562,9 @@ async def _within(work: Coroutine[Any, Any, None], timeout_s: float) -> None:
 
 def _adapter(handler: PollHandler) -> Callable[[RouterEvent], Any]:
     def handle(event: RouterEvent) -> Any:
-        seen = CrossProcessEvent(event._seq, event.event_type, event.payload, event.source, event.timestamp)
-        return handler(seen)
+        delivery = current_delivery.get()
+        seq = 0 if delivery is None else delivery.log_seq
+        return handler(CrossProcessEvent(seq, event.event_type, event.payload, event.source, event.timestamp))
 
     return handle
 

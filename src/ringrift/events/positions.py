@@ -17,7 +17,7 @@ from ringrift.engine.lock_files import take_instance_slot
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import CursorKey, EventLog, KeyValue, Position
 from ringrift.errors import RingRiftError, Unavailable
-from ringrift.events.event import RouterEvent
+from ringrift.events.event import Delivery
 from ringrift.events.subscriptions import Subscription
 from ringrift.files import make_folders, open_file
 from ringrift.runtime import Runtime
@@ -311,20 +311,20 @@ class CursorStore:
     def _running_seq(self, name: str) -> int:
         """Return which event a subscription of this name, ended since, is still busy with; 0 if none."""
         left = self._left.pop(name, None)
-        return 0 if left is None or left.waiting_in is None else left.waiting_in._seq
+        return 0 if left is None or left.waiting_in is None else left.waiting_in.log_seq
 
     def expect(self, targets: Iterable[Subscription], seq: int) -> None:
         for item in targets:
             if (cursor := self.cursor(item)) is not None:
                 cursor.expect(seq)
 
-    def handled(self, event: RouterEvent, subscription: Subscription) -> None:
+    def handled(self, delivery: Delivery, subscription: Subscription) -> None:
         cursor = self._cursors.get(subscription.name)
         if cursor is None:
             return
-        cursor.finish(event._seq)
+        cursor.finish(delivery.log_seq)
         if self._notes is not None:
-            self._notes.write(Note(event._seq, event.event_id, subscription.name))
+            self._notes.write(Note(delivery.log_seq, delivery.event.event_id, subscription.name))
         self._moved.set()
         self.keep_recording()
 
