@@ -9,7 +9,7 @@ was, also with what the process itself had published but not handled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -58,6 +58,7 @@ class CrossProcess:
         self._arrive, self._runtime, self._retry_s = arrive, runtime, retry_s
         self._backlog_s, self._strict = settings.event_backlog, settings.event_validation_strict
         self._session, self._is_ending = runtime.new_id(), is_ending
+        self._log_closes: Callable[[], Awaitable[None]] | None = None
         self._keeper: SeenRecorder | None = None
         self._log: EventLog | None = None
         self._identity: Identity | None = None
@@ -85,6 +86,10 @@ class CrossProcess:
         if self._log_connection.open_kv is not None:
             self._keeper = SeenRecorder(last_seen, self._log_connection.open_kv, self._runtime)
 
+    def when_log_closes(self, log_closes: Callable[[], Awaitable[None]]) -> None:
+        """Await *log_closes* before somebody else closes the log; what it calls is `leave`."""
+        self._log_closes = log_closes
+
     @property
     def instance(self) -> str:
         """The name of this process, "" before it was asked for."""
@@ -109,7 +114,8 @@ class CrossProcess:
     async def append(self, delivery: Delivery, targets: Sequence[Subscription]) -> bool:
         """Store an event durably; False if its id was stored before. Raises if it cannot be stored."""
         event = delivery.event
-        entry = to_log(event, session=self._session, strict=self._strict)
+        hostname = self._runtime.hostname
+        entry = to_log(event, session=self._session, hostname=hostname, strict=self._strict)
         if self._keeper is not None and self._keeper.is_due:
             await self._keeper.keep()  # first: whoever is cancelled in it has not published yet
         event_log = await self._open()
@@ -222,6 +228,14 @@ class CrossProcess:
             await self._book.pause()
         self._winding_down = False
 
+    async def leave(self) -> None:
+        """Read nothing more, and `close`; the next use begins again."""
+        try:
+            await self.stop_reading()
+            await self.close()
+        finally:
+            self._winding_down = False
+
     async def close(self) -> None:
         """Record every position and let go of the identity. The next use takes it again."""
         await self._tasks.wait(_STOP_S)  # whoever publishes now has his event stored
@@ -281,7 +295,10 @@ class CrossProcess:
     async def _open(self) -> EventLog:
         if self._log is None:
             async with self._opening:
-                self._log = self._log or await self._log_connection.open_log()
+                if self._log is None:
+                    self._log = await self._log_connection.open_log()
+                    if self._log_connection.before_close is not None and self._log_closes is not None:
+                        self._log_connection.before_close(self._log_closes)
         return self._log
 
     async def _claim(self) -> Identity:

@@ -323,11 +323,12 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "success": bool,
     "iteration": int,
     "session": str,
+    "hostname": str,
 }
 
 
-def to_log(event: RouterEvent, *, session: str, strict: bool = False) -> LogEvent:
-    """Encode an event. Raises `PayloadError` when that cannot be done.
+def to_log(event: RouterEvent, *, session: str, hostname: str = "", strict: bool = False) -> LogEvent:
+    """Encode an event, published on *hostname*. Raises `PayloadError` when that cannot be done.
 
     An object that JSON has no form for is described in words to other processes; strict: refused.
     """
@@ -337,6 +338,8 @@ def to_log(event: RouterEvent, *, session: str, strict: bool = False) -> LogEven
             body[name] = getattr(event, name)
     # By this the reader of this process knows its own events, which it has dispatched already.
     body["session"] = session
+    if hostname:
+        body["hostname"] = hostname
     try:
         text, foreign = to_wire(body)
     except (ValueError, RecursionError) as error:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import structlog
 
 from ringrift.engine.lock_files import take_instance_slot
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import get_engine, shared_engine
 from ringrift.engine.ports import CursorKey, EventLog, KeyValue, Position
 from ringrift.errors import RingRiftError, Unavailable
 from ringrift.events.event import Delivery
@@ -184,10 +184,12 @@ class LogConnection:
     open_log: Callable[[], Awaitable[EventLog]]
     claim: Callable[[], Awaitable[Identity]]
     open_kv: Callable[[], Awaitable[KeyValue]] | None = None  # where it is kept when events were last seen
+    # Takes what has to be done before the log is closed by somebody else than its reader.
+    before_close: Callable[[Callable[[], Awaitable[None]]], None] | None = None
 
 
 def process_log_connection(settings: Settings) -> LogConnection:
-    """The seat of this process at its own engine; nothing is opened or written before it is used."""
+    """The connection of this process to its own engine; nothing is opened or written before it is used."""
 
     async def open_log() -> EventLog:
         return (await get_engine()).events
@@ -198,7 +200,10 @@ def process_log_connection(settings: Settings) -> LogConnection:
     async def open_kv() -> KeyValue:
         return (await get_engine()).kv
 
-    return LogConnection(open_log=open_log, claim=claim, open_kv=open_kv)
+    def before_close(finish: Callable[[], Awaitable[None]]) -> None:
+        shared_engine().before_close(finish)
+
+    return LogConnection(open_log=open_log, claim=claim, open_kv=open_kv, before_close=before_close)
 
 
 def _claim(settings: Settings) -> Identity:

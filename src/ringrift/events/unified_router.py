@@ -15,7 +15,7 @@ import structlog
 
 from ringrift.engine.arguments import check_event_type, check_name, check_seconds
 from ringrift.engine.limits import LEASE_S_MIN, WAIT_S_MAX
-from ringrift.errors import CausalChainTooLong, RingRiftError
+from ringrift.errors import CausalChainTooLong, RingRiftError, Unavailable, described
 from ringrift.events.catalog.audit import LastSeen
 from ringrift.events.catalog.names import delivered_as, resolve
 from ringrift.events.cross_process import CrossProcess
@@ -184,6 +184,7 @@ class UnifiedEventRouter:
                 retry_s=poll_interval,
             )
             self._crossing.keep_last_seen(self.last_seen)
+            self._crossing.when_log_closes(self._let_go_of_log)
         # Only now: the connection needs the dispatcher, and the dispatcher needs the reports of failures.
         self._failures.attach(self._crossing)
         self._reports = RouterReports(
@@ -459,6 +460,17 @@ class UnifiedEventRouter:
         if self._crossing is not None:
             await self._crossing.close()
         self._home.leave()
+
+    async def _let_go_of_log(self) -> None:
+        """Somebody closes the engine: record what was handled there. The next use opens it again."""
+        # Without a loop that runs nobody is at work on the log, and the notes say what was handled.
+        if self._crossing is None or self._home.running is None:
+            return
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._home.at_home(self._crossing.leave)
+        except (TimeoutError, Unavailable) as error:
+            log.warning("events.engine_closed_early", error=described(error))
 
     def let_go(self) -> None:
         """Drop everything at once, from any thread, without waiting for deliveries under way."""
