@@ -124,7 +124,7 @@ def is_running(snapshot: Snapshot, made: ConfigPlan, stage: str) -> bool:
 
 CHANGES_SHOWN = 5
 # What follows from the same facts and rules. Decisions of another version of the plan are not made again.
-PLAN_VERSION = 9
+PLAN_VERSION = 10
 
 
 def rules_of(fact: AnyFact) -> LearningRules | None:
