@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ringrift.events.catalog.emission import EMITTERS, PREFIX, SYNC_SUFFIX, EmitterSpec
-from ringrift.events.catalog.table import CATALOG, EventSpec, FieldSpec
+from ringrift.events.catalog.table import CATALOG, FieldSpec
 
 # The Python files that derive from the catalog, as text.
 
