@@ -267,7 +267,7 @@ def _is_standard(filename: str) -> bool:
 #
 # Who leads is never taken from an event, which anybody may have said: an event makes the manager look whether
 # this process can prove that it leads, and only what it finds counts. Nor is backpressure: an event makes it
-# look at the pressure that was measured, as it does every few seconds anyway, and each look holds for a while.
+# look at the measured pressure, as it does every few seconds anyway, and each look holds for a while.
 
 
 DISK_FULL = "disk space is low"
