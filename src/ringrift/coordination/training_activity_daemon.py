@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.sync_base import get_node_reports
 from ringrift.data.sync.staging import RUNNING, StagingNeed, TrainingActivityDaemon, plan_staging
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -31,7 +32,11 @@ def create_staging_daemon(
     router: UnifiedEventRouter | None = None,
     runtime: Runtime | None = None,
 ) -> TrainingActivityDaemon:
-    """The daemon with the trigger that its row of the daemon table names."""
-    return TrainingActivityDaemon(
-        (settings or {}).get("trigger", RUNNING), router=router, runtime=runtime, reports=get_node_reports()
-    )
+    """The daemon with the trigger that its row of the daemon table names.
+
+    For trainings that run it is the one of this process, unless it is for another *router*.
+    """
+    trigger = (settings or {}).get("trigger", RUNNING)
+    if trigger == RUNNING and (router is None or router is get_router()):
+        return get_training_activity_daemon()
+    return TrainingActivityDaemon(trigger, router=router, runtime=runtime, reports=get_node_reports())
