@@ -54,7 +54,7 @@ def _payload_type(item: FieldSpec) -> str:
 
 
 def emitters_stub() -> str:
-    """`emitters.pyi`: the signatures that `emitters.py` makes at run time."""
+    """`event_emitters.pyi`: the signatures that `event_emitters.py` makes at run time."""
     functions = "".join(_emitter_stub(spec, f"{PREFIX}{name}") for name, spec in EMITTERS.items())
     return (
         f"{HEADER}# ruff: noqa: E501\n# fmt: off\n"
@@ -159,7 +159,7 @@ def generated_files() -> dict[Path, str]:
     return {
         _CATALOG / "event_types.py": enum_source(),
         _CATALOG / "payloads.py": payloads_source(),
-        _CATALOG / "emitters.pyi": emitters_stub(),
+        _CATALOG.parents[1] / "coordination" / "event_emitters.pyi": emitters_stub(),
         _CHECKOUT / "docs" / "events.md": events_page(),
     }
 

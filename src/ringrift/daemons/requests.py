@@ -14,7 +14,7 @@ from enum import StrEnum
 import msgspec
 import structlog
 
-from ringrift.daemons.manager import DaemonManager
+from ringrift.daemons.manager import DaemonService
 from ringrift.daemons.planning import STOPPED_BY_PERSON, Phase, Unit
 from ringrift.daemons.registry import Registry, product_registry
 from ringrift.daemons.types import DaemonType
@@ -112,7 +112,7 @@ def what_it_means(name: str, known: Registry | None = None) -> str:
 class RequestCarrier:
     """Carries requests out in the process of the manager, and writes down that it did."""
 
-    def __init__(self, kv: KeyValue, manager: DaemonManager, runtime: Runtime) -> None:
+    def __init__(self, kv: KeyValue, manager: DaemonService, runtime: Runtime) -> None:
         self._kv, self._manager, self._runtime = kv, manager, runtime
         self._seen = 0  # the revision up to which requests are carried out
 

@@ -8,8 +8,8 @@ from functools import partial
 import msgspec
 from learning_story import RULES
 
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, RequestCarrier
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.memory import MemoryStore, memory_engine

@@ -29,7 +29,7 @@ from ringrift.data.backup.service import (
 )
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
+from ringrift.data.plane import DataPlane, OpenPlane, WakingDaemon, arrived, copy_artifacts
 from ringrift.data.protection.distribution import digest_in
 from ringrift.data.protection.retention import read_champions
 from ringrift.errors import ConfigError, Unavailable
@@ -72,7 +72,7 @@ class ArchiveDaemon(WakingDaemon):
     def __init__(
         self,
         *,
-        plane: DataPlane | None = None,
+        plane: DataPlane | OpenPlane | None = None,
         rules: BackupRules | None = None,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
@@ -378,6 +378,7 @@ _BY_TARGET_AND_SCOPE: dict[tuple[str, str], type[ArchiveDaemon]] = {
 
 def create_archive_backup(
     settings: Mapping[str, str] | None = None,
+    plane: OpenPlane | None = None,
     router: UnifiedEventRouter | None = None,
     runtime: Runtime | None = None,
 ) -> ArchiveDaemon:
@@ -387,10 +388,12 @@ def create_archive_backup(
     kind = _BY_TARGET_AND_SCOPE.get(wanted)
     if kind is None:
         raise ConfigError(f"no backup daemon has target {wanted[0]!r} and scope {wanted[1]!r}")
-    return kind(router=router, runtime=runtime)
+    return kind(plane=plane, router=router, runtime=runtime)
 
 
 def create_archive_import(
-    router: UnifiedEventRouter | None = None, runtime: Runtime | None = None
+    plane: OpenPlane | None = None,
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
 ) -> ArchiveImportDaemon:
-    return ArchiveImportDaemon(router=router, runtime=runtime)
+    return ArchiveImportDaemon(plane=plane, router=router, runtime=runtime)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.config import DataNodes, read_sync_config
-from ringrift.data.plane import DataPlane, WakingDaemon
+from ringrift.data.plane import DataPlane, OpenPlane, WakingDaemon
 from ringrift.data.protection.records import DecisionLog
 from ringrift.data.sync.cluster_view import (
     ClusterView,
@@ -31,7 +31,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
 from ringrift.work.job.orders import read_order
 
-__all__ = ["StagingNeed", "TrainingActivityDaemon", "plan_staging"]
+__all__ = ["StagingDaemon", "StagingNeed", "plan_staging"]
 
 INTERVAL_S = 30.0
 TRAIN = "train"
@@ -147,7 +147,7 @@ def _fetches(cluster_view: ClusterView, files: Iterable[Artifact], why: str) -> 
     ]
 
 
-class TrainingActivityDaemon(WakingDaemon):
+class StagingDaemon(WakingDaemon):
     """Sees to it that trainings find their data where they run."""
 
     capability: ClassVar[str] = "training_staging"
@@ -156,7 +156,7 @@ class TrainingActivityDaemon(WakingDaemon):
         self,
         trigger: str = RUNNING,
         *,
-        plane: DataPlane | None = None,
+        plane: DataPlane | OpenPlane | None = None,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
         reports: NodeReportCollector | None = None,
