@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ringrift.events.catalog.emission import EMITTERS, PREFIX, SYNC_SUFFIX, EmitterSpec
-from ringrift.events.catalog.table import CATALOG, EventSpec, FieldSpec
+from ringrift.events.catalog.table import CATALOG, FieldSpec
 
 # The Python files that derive from the catalog, as text.
 
@@ -28,28 +28,8 @@ def enum_source() -> str:
     )
 
 
-def payloads_source() -> str:
-    """`payloads.py`: one TypedDict per event."""
-    classes = "".join(_payload_class(spec) for spec in CATALOG.values())
-    return (
-        f'{HEADER}"""The payload of every event, for type checkers. Further fields are always allowed."""\n\n'
-        f"from __future__ import annotations\n\nfrom typing import Any, NotRequired, TypedDict\n{classes}"
-    )
-
-
-def _payload_class(spec: EventSpec) -> str:
-    name = "PayloadOf" + "".join(part.capitalize() for part in spec.name.split("_"))
-    lines = "".join(f"    {item.name}: {_payload_type(item)}\n" for item in spec.fields)
-    return f'\n\nclass {name}(TypedDict):\n    """{spec.name}."""\n\n{lines}'
-
-
 def _annotation(kind: str) -> str:
     return _TYPES.get(kind, kind.replace(",", ", "))
-
-
-def _payload_type(item: FieldSpec) -> str:
-    kind = _annotation(item.type)
-    return kind if item.required else f"NotRequired[{kind} | None]"
 
 
 def emitters_stub() -> str:
@@ -93,7 +73,6 @@ def generated_files() -> dict[Path, str]:
     """Path to content, for every derived file."""
     return {
         _CATALOG / "event_types.py": enum_source(),
-        _CATALOG / "payloads.py": payloads_source(),
         _CATALOG.parents[1] / "coordination" / "event_emitters.pyi": emitters_stub(),
     }
 

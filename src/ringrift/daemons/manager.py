@@ -44,6 +44,7 @@ from ringrift.daemons.types import (
     daemon_types_of,
 )
 from ringrift.engine.arguments import check_seconds, refuse
+from ringrift.engine.blocking import loop_is_running
 from ringrift.engine.run_reports import answers_here
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, system_runtime
@@ -250,7 +251,7 @@ class DaemonService(DaemonReader):
         self._tasks = TaskOwner("daemon manager")
         self._check_registry()
         self._registrar.install_rows()
-        if self.config.auto_start and _loop_runs():
+        if self.config.auto_start and loop_is_running():
             self._open()
 
     def _parts(self) -> Mapping[str, Any]:
@@ -528,11 +529,3 @@ def check_parts(
         raise ConfigError(f"bus is {bus!r}; it must be an event router")
     if ledger is not None and not (hasattr(ledger, "load") and hasattr(ledger, "save")):
         raise ConfigError(f"ledger is {ledger!r}; it must be able to load and save restart records")
-
-
-def _loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -131,6 +131,9 @@ def test_a_user_chooses_the_heuristic_and_a_game_without_one_needs_a_champion(st
     order = tune_order(OptimizationType.CMAES, "square8_2p", story.state, RULES, subject="heuristic")
     assert (order.inputs, order.params["subject"]) == ({}, "heuristic")
     assert tune_order(OptimizationType.CMAES, "connect_four_2p", None, RULES) is None
+    theirs = msgspec.structs.replace(RULES, selfplay_program="user")
+    found = tune_order(OptimizationType.CMAES, "square8_2p", story.state, theirs)
+    assert found.inputs == {}, "a program of the user's own searches as it likes"
     assert tune_order(OptimizationType.CMAES, "square8_2p", None, RULES, subject="search") is None
     given = {"config": "square8_2p", "kind": "cmaes", "out": "x"}
     for wrong in ({"subject": "search"}, {"subject": "heuristic", "model": "m.safetensors"}):
