@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from ringrift.coordination.event_router import get_router
+from ringrift.coordination.queue_monitor import measured_pressure
 from ringrift.coordination.sync_base import open_data_plane
 from ringrift.daemons.manager import DaemonService, check_parts
 from ringrift.daemons.restarts import JsonLedger
@@ -49,6 +50,7 @@ class DaemonManager(DaemonService, SingletonMixin):
         """On the process's router, with the ledger on disk."""
         store = JsonLedger(get_settings().coordination_dir / "daemon_restarts.json")
         manager = cls(config, bus=get_router(), ledger=store)
+        manager.reactions.pressure = measured_pressure
         process_scope().put(ReadySignals, ReadySignals(manager.mark_ready))
         return manager
 

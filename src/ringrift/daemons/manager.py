@@ -484,6 +484,8 @@ class DaemonService(DaemonReader):
         if self.config.loop_watchdog:
             self.watchdog.start()
         self._tasks = TaskOwner("daemon manager")
+        if self.config.enable_coordination_wiring:
+            self._tasks.create_task(self.reactions.watch_pressure(), name="daemon-pressure")
         if self.config.auto_start:
             self._tasks.create_task(self.start_all(profile="standard"), name="daemon-auto-start")
 
