@@ -278,6 +278,12 @@ class RouterLoop:
         elif not _call_on(owner, act):
             here.call_soon(self.tell, act)
 
+    def tell_if_running(self, act: Callable[[], None]) -> None:
+        """Call *act* on the router's loop, or here and now if that does not run: then nobody is at work."""
+        owner = self.running
+        if owner is None or self._thread is threading.current_thread() or not _call_on(owner, act):
+            act()
+
 
 def _call_on(owner: asyncio.AbstractEventLoop, act: Callable[[], None]) -> bool:
     try:

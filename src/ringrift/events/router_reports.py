@@ -338,7 +338,7 @@ class RouterReports:
         # From the newest, so that *limit* leaves out the oldest; turned round at the end.
         newest_first = (
             event
-            for event in reversed(self._history)
+            for event in reversed(tuple(self._history))  # it may be asked for by any thread
             if (names is None or event.event_type in names)
             and (origin is None or event.origin == origin)
             and (since_s is None or event.timestamp >= since_s)
@@ -369,7 +369,7 @@ class RouterReports:
             for name in sorted(name for name, n in orphaned.items() if n >= _ORPHAN_SEEN_MIN):
                 issues.append(f"{name} was published {orphaned[name]} times and nobody subscribes to it")
                 recommendations.append(f"subscribe to {name}, or stop publishing it")
-        recent = islice(reversed(self._history), _RECENT)
+        recent = tuple(self._history)[-_RECENT:]
         return {
             "healthy": not issues,
             "issues": issues,

@@ -214,6 +214,9 @@ class UnifiedEventRouter:
         """
         flags = flags_of(route_to_data_bus, route_to_stage_bus, route_to_cross_process)
         check_parts(payload, source)
+        if asyncio.get_running_loop() is not self._home.current:
+            content = None if payload is None else dict(payload)
+            return await self._home.at_home(lambda: self.publish(event_type, content, source, *flags))
         if payload is None and hasattr(event_type, "event_type"):
             return await self.publish_event(as_router_event(event_type, source), flags)
         runtime = self._runtime
@@ -232,7 +235,7 @@ class UnifiedEventRouter:
             event.success = bool(content["success"])
         # A handler may hand the event on to `publish_event`; noted here, it is not delivered a second time.
         self._seen.note(event_id, runtime.monotonic_s())
-        if route.crosses or asyncio.get_running_loop() is not self._home.current:
+        if route.crosses:
             await self._deliver(event, route, flags)
         else:  # most events are done with at once: no coroutine in between
             rest = self._dispatch(delivery_of(event), route, self._targets(event, flags))
@@ -242,6 +245,8 @@ class UnifiedEventRouter:
 
     async def publish_event(self, event: RouterEvent, flags: BusFlags | None = None) -> RouterEvent:
         """Deliver a ready event, unless one with its id was delivered already."""
+        if asyncio.get_running_loop() is not self._home.current:
+            return await self._home.at_home(lambda: self.publish_event(event, flags))
         return await self._publish_checked(event, self._checked(event), flags or ALL_BUSES)
 
     def _checked(self, event: RouterEvent) -> Route:
@@ -287,7 +292,8 @@ class UnifiedEventRouter:
             event = RouterEvent(event_type, content, runtime.now_s(), source, _ROUTER, runtime.new_id())
             event.success = bool(content.get("success", True))
         # Checked here and not in the task: a caller who cannot wait is told of a wrong name all the same.
-        delivery = self._publish_checked(event, self._checked(event), ALL_BUSES)
+        route = self._checked(event)
+        delivery = self._home.at_home(lambda: self._publish_checked(event, route, ALL_BUSES))
         self._home.publish_soon(delivery, event)
         return event
 
@@ -299,9 +305,6 @@ class UnifiedEventRouter:
     emit_sync = publish_sync
 
     async def _deliver(self, event: RouterEvent, route: Route, flags: BusFlags) -> None:
-        if asyncio.get_running_loop() is not self._home.current:
-            await self._home.at_home(lambda: self._deliver(event, route, flags))
-            return
         delivery = delivery_of(event)
         # The same targets for append and dispatch: the cursors of exactly these expect the event.
         targets = self._targets(event, flags)
@@ -408,9 +411,9 @@ class UnifiedEventRouter:
         return self._table.named(name)
 
     def _end_subscription(self, subscription: Subscription) -> bool:
-        ended = self._table.remove(subscription)
-        if ended and self._crossing is not None:
-            self._crossing.unsubscribed(subscription)
+        ended, crossing = self._table.remove(subscription), self._crossing
+        if ended and crossing is not None:
+            self._home.tell_if_running(lambda: crossing.unsubscribed(subscription))
         return ended
 
     def subscriptions_to(self, event_type: Any) -> list[Subscription]:
@@ -421,7 +424,7 @@ class UnifiedEventRouter:
 
     async def identify(self) -> str:
         """Return the name under which this process keeps positions and dead letters; "" without a log."""
-        return "" if self._crossing is None else await self._crossing.identify()
+        return "" if self._crossing is None else await self._home.at_home(self._crossing.identify)
 
     def send_dead_letters_to(self, sink: DeadLetterSink) -> None:
         self._failures.dead_letters = sink
