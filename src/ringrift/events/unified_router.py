@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from ringrift.engine.arguments import check_event_type, check_name, check_seconds
+from ringrift.engine.blocking import run_blocking
 from ringrift.engine.limits import LEASE_S_MIN, WAIT_S_MAX
 from ringrift.errors import CausalChainTooLong, RingRiftError, Unavailable, described
 from ringrift.events.catalog.audit import LastSeen
@@ -22,12 +23,11 @@ from ringrift.events.cross_process import CrossProcess
 from ringrift.events.delivery import Dispatcher
 from ringrift.events.event import Delivery, EventSource, RouterEvent, current_delivery
 from ringrift.events.positions import LogConnection
-from ringrift.events.router_loop import STOP_S, HandedWork, Publish, RouterLoop, publish_and_wait
+from ringrift.events.router_loop import STOP_S, Publish, RouterLoop
 from ringrift.events.router_reports import (
     REPORTS_OF_FAILURE,
     DeadLetterSink,
     Failure,
-    FailureReports,
     Outcomes,
     RouterCounters,
     RouterReports,
@@ -138,6 +138,7 @@ HISTORY_MAX = 1000
 # Beyond this an event becomes a dead letter: memory stays bounded, and the letter is retried later.
 MAILBOX_MAX = 10_000
 _ROUTER = EventSource.ROUTER
+_PATIENCE_S = 24 * 3600.0  # each handler has its own limit; this bounds a chain of them
 
 
 class UnifiedEventRouter:
@@ -162,13 +163,17 @@ class UnifiedEventRouter:
         self._counters = RouterCounters()
         self._event_history: deque[RouterEvent] = deque(maxlen=HISTORY_MAX)
         timeout_s = around.settings.event_handler_timeout
-        self._failures = FailureReports(
-            self._counters, around.dead_letters, publish=self.publish, timeout_s=timeout_s
+        self._outcomes = Outcomes(
+            self._counters,
+            around.dead_letters,
+            handled=self._note_handled,
+            publish=self.publish,
+            timeout_s=timeout_s,
         )
         self._dispatcher = Dispatcher(
             timeout_s=timeout_s,
             mailbox_max=MAILBOX_MAX,
-            outcomes=Outcomes(self._failures, handled=self._note_handled),
+            outcomes=self._outcomes,
             is_ending=self._home.is_ending,
         )
         self._crossing: CrossProcess | None = None
@@ -186,7 +191,7 @@ class UnifiedEventRouter:
             self._crossing.keep_last_seen(self.last_seen)
             self._crossing.when_log_closes(self._let_go_of_log)
         # Only now: the connection needs the dispatcher, and the dispatcher needs the reports of failures.
-        self._failures.attach(self._crossing)
+        self._outcomes.attach(self._crossing)
         self._reports = RouterReports(
             table=self._table,
             routes=self._routes,
@@ -283,7 +288,7 @@ class UnifiedEventRouter:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return publish_and_wait(self, lambda: self.publish(event_type, payload, source))
+            return self._publish_and_wait(lambda: self.publish(event_type, payload, source))
         check_parts(payload, source)
         if payload is None and hasattr(event_type, "event_type"):
             event = as_router_event(event_type, source)
@@ -296,6 +301,14 @@ class UnifiedEventRouter:
         delivery = self._home.at_home(lambda: self._publish_checked(event, route, ALL_BUSES))
         self._home.publish_soon(delivery, event)
         return event
+
+    def _publish_and_wait(self, publish: Publish) -> RouterEvent:
+        """For a thread without a loop. `Unavailable` if the loop of the handlers ends half way."""
+        # Lodging on the background loop, it is reached by `borrowed` alone, which counts its users.
+        if not self._home.borrowers and (handed := self._home.from_thread(publish)) is not None:
+            return handed.result()
+        # A program without any loop borrows the background loop of the process for as long as it takes.
+        return run_blocking(self.borrowed(publish), timeout_s=_PATIENCE_S)
 
     def delivery(self, event: RouterEvent) -> asyncio.Task[RouterEvent] | None:
         """The task that delivers what `publish_sync` published inside a loop; None when it is over."""
@@ -427,7 +440,7 @@ class UnifiedEventRouter:
         return "" if self._crossing is None else await self._home.at_home(self._crossing.identify)
 
     def send_dead_letters_to(self, sink: DeadLetterSink) -> None:
-        self._failures.dead_letters = sink
+        self._outcomes.dead_letters = sink
 
     async def redeliver(self, event: RouterEvent, subscription: Subscription) -> Failure | None:
         """Deliver an event again to one subscription only; return how it failed, if it did."""
@@ -510,13 +523,6 @@ class UnifiedEventRouter:
         # With deliveries left it stays bound to the loop that still runs them.
         if self._home.borrowers == 0 and not any(item.running or item.mailbox for item in self._table):
             self._home.leave()
-
-    def hand_over(self, publish: Publish) -> HandedWork[RouterEvent] | None:
-        return self._home.from_thread(publish)
-
-    @property
-    def is_lodging(self) -> bool:
-        return self._home.borrowers > 0
 
     @property
     def bound_loop(self) -> asyncio.AbstractEventLoop | None:
