@@ -46,6 +46,8 @@ from ringrift.learning.plan.snapshot import (
     rules_note,
     rules_of,
 )
+from ringrift.learning.tuning import TOPIC as TUNED_TOPIC
+from ringrift.learning.tuning import is_drop
 from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport, SealedJob
 
 # Whether what a config did follows from what was known.
@@ -138,6 +140,8 @@ def _is_of_the_plan(fact: AnyFact) -> bool:
             return fact.order.purpose != OUTSIDE
         case Recalled():
             return fact.recall_id.startswith(RECALL_ID) and not fact.withdrawn
+        case Noted():
+            return fact.topic == TUNED_TOPIC and is_drop(fact)
         case _:
             return isinstance(
                 fact, Staged | Promoted | Rejected | RolledBack | GeneratorMoved | TrainingReset

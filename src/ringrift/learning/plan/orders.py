@@ -20,6 +20,7 @@ from ringrift.learning.models import kept_checkpoint
 from ringrift.learning.plan.rules import CascadeRules, LearningRules, TargetRules, play_rules, target_rules
 from ringrift.learning.plan.stages import PER_ORCHESTRATOR, is_stopped
 from ringrift.learning.run_status import Curve
+from ringrift.learning.tuning import tuned_search
 from ringrift.statistics.match_evidence import FloorTest, SequentialTest
 from ringrift.work.job.orders import INPUTS, OUT, RINGRIFT_PROGRAM, JobOrder
 from ringrift.work.shares import board_and_players
@@ -162,6 +163,7 @@ def selfplay_order(
             "hand_over": True,
             "prove": True,
             **msgspec.structs.asdict(play_rules(state.config)),
+            **tuned_search(state),
             "resume": [f"{INPUTS}/{name}" for name in resumed],
         }
     return JobOrder(config=state.config, params=params, inputs=inputs, program=rules.selfplay_program)

@@ -45,7 +45,7 @@ from ringrift.learning.plan.orders import (
 from ringrift.learning.plan.recall import decided_by_recall, distrusted_models
 from ringrift.learning.plan.recomputation import decided_by_standing, plan_recomputation
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, Wanted, is_running
+from ringrift.learning.plan.snapshot import TUNING, ConfigPlan, Snapshot, Wanted, is_running
 from ringrift.learning.plan.stages import (
     AUTO_PROMOTION,
     CASCADE_TRAINING,
@@ -70,6 +70,7 @@ from ringrift.learning.plan.training_data import (
     unsampled_shards,
     window_files,
 )
+from ringrift.learning.tuning import dropped_finding, trials
 from ringrift.work.job.orders import RINGRIFT_PROGRAM
 from ringrift.work.shares import PREPARING, FairTurns, Supply, next_kind, search_budget, wanted_items
 
@@ -121,8 +122,18 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
         made.decided.append(fresh)
     if (priced := _price(snapshot)) is not None:
         made.decided.append(priced)
+    _judge_findings(snapshot, made)
     _leave_out_stopped(snapshot.state, made)
     return made
+
+
+def _judge_findings(snapshot: Snapshot, made: ConfigPlan) -> None:
+    """Drop what a search found if candidates speak against it, and say what is in force."""
+    found = trials(snapshot.state)
+    if (dropped := dropped_finding(found, snapshot.rules, snapshot.now_s)) is not None:
+        made.decided.append(dropped)
+    for trial in found:
+        made.say(TUNING, trial.in_words(), will=trial.is_in_force)
 
 
 def _rows_collected(snapshot: Snapshot) -> int:

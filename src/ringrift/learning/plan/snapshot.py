@@ -25,6 +25,7 @@ from ringrift.work.job.orders import JobOrder
 
 STAGES = ("selfplay", "validate", "export", "train", "evaluate")
 # What a config can do without; it is ordered when nothing of the same share is wanted more.
+TUNING = "tuning"  # only in what is said: what searches found, and whether it is in force
 EXTRA_STAGES = ("recompute", "tournament", "diagnose", "distillation", "small_net")
 PRIORITIES = {"train": 100, "validate": 95, "export": 90, "evaluate": 85, "selfplay": 75}
 PRIORITY_EXTRA = 80  # above games, of which one always waits
@@ -124,7 +125,7 @@ def is_running(snapshot: Snapshot, made: ConfigPlan, stage: str) -> bool:
 
 CHANGES_SHOWN = 5
 # What follows from the same facts and rules. Decisions of another version of the plan are not made again.
-PLAN_VERSION = 10
+PLAN_VERSION = 11
 
 
 def rules_of(fact: AnyFact) -> LearningRules | None:
