@@ -24,8 +24,9 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging import promotion
 from ringrift.learning.plan.rules import LearningRules, play_rules
 from ringrift.learning.plan.stages import ARCHITECTURE_FEEDBACK, is_stopped
+from ringrift.learning.plan.training_data import window_files
 from ringrift.runtime import Runtime
-from ringrift.work.job.orders import INPUTS, OUT, JobOrder
+from ringrift.work.job.orders import INPUTS, OUT, USER_PROGRAM, JobOrder
 
 # Records of searches, and when another may begin. Pure.
 
@@ -35,6 +36,8 @@ AUTOMATIC_PER_HOUR = 3
 STALLED_LOSS, STALLED_RATING = 15, 10  # epochs, or refused candidates
 TOPIC = "tuned"  # of the note that an improvement leaves among the facts
 SIZES = ("small", "medium", "large")
+# How often a training of a search sees each row, and how many in all: a search is many trainings.
+ROWS_SEEN, ROWS_SEEN_MAX = 4, 400_000
 HEURISTIC_BOARDS = ("hex8", "square8", "square19", "hexagonal")
 
 
@@ -120,14 +123,17 @@ def tune_order(
     if kind is OptimizationType.CMAES:
         champion = None if state is None else state.models.get(state.champion or "")
         subject = given.get("subject")
-        if state is not None and champion is not None and subject != HEURISTIC:
+        # A program of the user's own searches as it likes.
+        is_ours = rules.selfplay_program != USER_PROGRAM
+        if state is not None and champion is not None and is_ours and subject != HEURISTIC:
             return _search_order(state, champion, rules, given)
         return JobOrder(config=config, params=given) if _has_heuristic(config) and subject != SEARCH else None
-    samples = None if state is None else state.newest_samples
-    if samples is None:
+    newest = None if state is None else state.newest_samples
+    if state is None or newest is None:
         return None
+    files = window_files(state, rules) or [newest]
     held = max(rules.hold_out, 0.05)
-    in_use = rules if state is None else tuned_rules(state, rules)
+    in_use = tuned_rules(state, rules)
     used: dict[str, Any] = {"lr": in_use.learning_rate, "batch": in_use.batch, "hold_out": held}
     if in_use.weight_decay is not None:
         used["weight_decay"] = in_use.weight_decay
@@ -135,8 +141,11 @@ def tune_order(
         used["presets"] = [in_use.preset, *(size for size in SIZES if _is_next(size, in_use.preset))]
     else:
         used["preset"] = in_use.preset
-    place = {"samples": [f"{INPUTS}/samples.npz"]}
-    return JobOrder(config=config, params={**used, **given, **place}, inputs={"samples.npz": samples.digest})
+    used["rows"] = min(ROWS_SEEN_MAX, ROWS_SEEN * sum(samples.rows for samples in files))
+    inputs = {f"samples-{number:03d}.npz": samples.digest for number, samples in enumerate(files[:-1])}
+    inputs["samples.npz"] = files[-1].digest
+    place = {"samples": [f"{INPUTS}/{name}" for name in inputs]}
+    return JobOrder(config=config, params={**used, **given, **place}, inputs=inputs)
 
 
 def _search_order(
@@ -249,9 +258,8 @@ def told_of_finding(state: ConfigState, run: OptimizationRun, preset: str) -> tu
         "best_params": best,
         "best_score": run.best_score,
         "before": _found(state, subject),
+        **({"instead_of": preset} if subject == SIZE else {}),
     }
-    if subject == SIZE:
-        details["instead_of"] = preset
     shown = (
         "" if subject == TRAINING else f": {run.best_score or 0.0:.0%} in a match with what was used before"
     )
@@ -271,12 +279,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     def is_in_force(self) -> bool:
         return not is_drop(self.note)
 
-    @property
-    def is_open(self) -> bool:
-        return self.is_in_force and self.kept_by is None
-
     def why_dropped(self, worse_max: int) -> str:
         """Why it is to be dropped now; empty if it is not."""
+        if self.kept_by is not None or not self.is_in_force:
+            return ""
         # A size begins from nothing: its first networks lose to one that saw every row of the run.
         if self.worse >= worse_max and self.subject != SIZE:
             return f"{self.worse} candidates in a row made with it were shown to be worse than the champion"
@@ -303,7 +309,7 @@ def trials(state: ConfigState) -> list[Trial]:
 def dropped_finding(found: Sequence[Trial], rules: LearningRules, now_s: float) -> Noted | None:
     """Drop the newest finding that candidates speak against; what was in force before it is again."""
     for trial in found:
-        if not trial.is_open or not (why := trial.why_dropped(rules.recover_after)):
+        if not (why := trial.why_dropped(rules.recover_after)):
             continue
         details = trial.note.details
         before = details.get("before") or {}
@@ -496,9 +502,9 @@ def lacking(search: Search) -> str:
     """What a config without an order for *search* does not have."""
     if search.kind is not OptimizationType.CMAES:
         return "samples to train on"
-    return (
-        "champion whose search could be tuned" if search.params.get("subject") != HEURISTIC else "heuristic"
-    )
+    if search.params.get("subject") == HEURISTIC:
+        return "heuristic"
+    return "champion whose search could be tuned in games of RingRift's own program"
 
 
 def _new_name(kind: OptimizationType, runtime: Runtime) -> str:
