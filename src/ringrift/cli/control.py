@@ -32,7 +32,7 @@ from ringrift.coordination.master_loop_guard import MasterLoop, read_master_loop
 from ringrift.decoding import decode_as
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.learning.pauses import ALL, Pause, Pauses, ReadPauses
+from ringrift.learning.requests import ALL, Pause, Pauses, ReadPauses
 from ringrift.redaction import loaded_secret
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings

@@ -36,7 +36,6 @@ from ringrift.learning.facts.trust import SetAside
 from ringrift.learning.judging.feedback import RatingCurves, config_view
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import ChampionPointers
-from ringrift.learning.pauses import ReadPauses
 from ringrift.learning.plan.diagnosis import STAGE as DIAGNOSE
 from ringrift.learning.plan.diagnosis import keep_reported
 from ringrift.learning.plan.orders import decided_by_cascade, source_name, source_of
@@ -57,6 +56,7 @@ from ringrift.learning.plan.stages import (
 from ringrift.learning.requests import (
     RECALL_PREFIX,
     WORKER_PREFIX,
+    ReadPauses,
     RecallRequests,
     StandingRequests,
     asked_about,
