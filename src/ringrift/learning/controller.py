@@ -36,13 +36,8 @@ from ringrift.learning.facts.trust import SetAside
 from ringrift.learning.judging.feedback import RatingCurves, config_view
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import ChampionPointers
-from ringrift.learning.plan.diagnosis import STAGE as DIAGNOSE
-from ringrift.learning.plan.diagnosis import keep_reported
 from ringrift.learning.plan.orders import decided_by_cascade, source_name, source_of
 from ringrift.learning.plan.plan import SELFPLAY, Capacity, Choice, Effort, choose, plan, plan_next_games
-from ringrift.learning.plan.recall import has_recalled, shards_behind
-from ringrift.learning.plan.recomputation import BY_PLAN, worker_for
-from ringrift.learning.plan.recomputation import STAGE as RECOMPUTE
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, outlook, rules_note
 from ringrift.learning.plan.stages import (
@@ -52,6 +47,15 @@ from ringrift.learning.plan.stages import (
     is_stopped,
     slot_note,
     stages_note,
+)
+from ringrift.learning.plan.trust import (
+    BY_PLAN,
+    DIAGNOSE,
+    RECOMPUTE,
+    has_recalled,
+    keep_reported,
+    shards_behind,
+    worker_for,
 )
 from ringrift.learning.requests import (
     RECALL_PREFIX,

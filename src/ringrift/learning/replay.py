@@ -36,7 +36,6 @@ from ringrift.learning.facts.results import OUTSIDE, problem_with
 from ringrift.learning.facts.state import ConfigState, fold, stage_of, state_before
 from ringrift.learning.judging.feedback import RatingCurves
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.recomputation import BY_PLAN, RECALL_ID
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.snapshot import (
     ConfigPlan,
@@ -46,6 +45,7 @@ from ringrift.learning.plan.snapshot import (
     rules_note,
     rules_of,
 )
+from ringrift.learning.plan.trust import BY_PLAN, RECALL_ID
 from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport, SealedJob
 
 # Whether what a config did follows from what was known.

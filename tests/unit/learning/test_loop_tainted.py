@@ -11,8 +11,8 @@ from ringrift.learning.facts.facts import Promoted, Recalled, Rejected, RolledBa
 from ringrift.learning.facts.records import ModelState
 from ringrift.learning.plan.orders import export_order
 from ringrift.learning.plan.plan import plan, training_parent
-from ringrift.learning.plan.recall import TAINTED_REASON, recall_effect, tainted_models
 from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.learning.plan.trust import TAINTED_REASON, recall_effect, tainted_models
 from ringrift.learning.replay import replay
 
 LIST = msgspec.structs.replace(RULES, recalled_models="list")

@@ -21,8 +21,8 @@ from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import read_champion
 from ringrift.learning.plan.orders import export_order
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.recall import recall_effect
 from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.learning.plan.trust import recall_effect
 from ringrift.learning.requests import RecallRequests
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 

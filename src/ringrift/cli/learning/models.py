@@ -39,8 +39,8 @@ from ringrift.learning.facts.state import ConfigState, fold
 from ringrift.learning.facts.window import BucketRules
 from ringrift.learning.judging.ratings import Rating
 from ringrift.learning.judging.ratings import rate as rate_matches
-from ringrift.learning.plan.recall import learned_shards
 from ringrift.learning.plan.students import newest_student
+from ringrift.learning.plan.trust import learned_shards
 from ringrift.learning.run_status import ConfigStatus, Curve, RunStatus, cost_rows
 from ringrift.runtime import system_runtime
 from ringrift.web.snapshot import read_run_status

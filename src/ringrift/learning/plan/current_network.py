@@ -12,8 +12,8 @@ from ringrift.learning.facts.records import Model, ModelState
 from ringrift.learning.facts.state import DIVERGED, ConfigState
 from ringrift.learning.judging import promotion
 from ringrift.learning.judging.promotion import PromotionJudgement, PromotionVerdict
-from ringrift.learning.plan.recall import ancestors, distrusted_models
 from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.learning.plan.trust import ancestors, distrusted_models
 
 # The newest that is not shown to be worse plays, whoever is published.
 #

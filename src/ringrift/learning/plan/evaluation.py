@@ -18,15 +18,15 @@ from ringrift.learning.judging import promotion
 from ringrift.learning.judging.promotion import Pairing, PromotionJudgement, PromotionVerdict
 from ringrift.learning.plan.current_network import unchecked_generator
 from ringrift.learning.plan.orders import RATING, evaluate_order, tournament_order
-from ringrift.learning.plan.recall import (
+from ringrift.learning.plan.rules import LearningRules
+from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, is_running
+from ringrift.learning.plan.stages import MODEL_PERFORMANCE_WATCHDOG, is_stopped
+from ringrift.learning.plan.trust import (
     distrusted_models,
     is_recalled_model,
     previous_champion,
     shaken_since,
 )
-from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, is_running
-from ringrift.learning.plan.stages import MODEL_PERFORMANCE_WATCHDOG, is_stopped
 from ringrift.work.shares import board_and_players
 
 # Games that somebody asked for: an evaluation, a ladder, a second look at a champion.

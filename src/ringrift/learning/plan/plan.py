@@ -29,7 +29,6 @@ from ringrift.learning.facts.state import ConfigState, OpenJob
 from ringrift.learning.facts.window import BucketRules, rows_missing, steps_to_train
 from ringrift.learning.models import kept_checkpoint, not_needed
 from ringrift.learning.plan.current_network import decided_generator, decided_reset, who_plays
-from ringrift.learning.plan.diagnosis import plan_diagnosis
 from ringrift.learning.plan.evaluation import plan_judgement, plan_tournament
 from ringrift.learning.plan.orders import (
     CascadeStart,
@@ -42,8 +41,6 @@ from ringrift.learning.plan.orders import (
     validate_order,
     warm_start,
 )
-from ringrift.learning.plan.recall import decided_by_recall, distrusted_models
-from ringrift.learning.plan.recomputation import decided_by_standing, plan_recomputation
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, Wanted, is_running
 from ringrift.learning.plan.stages import (
@@ -69,6 +66,13 @@ from ringrift.learning.plan.training_data import (
     rows_in_window,
     unsampled_shards,
     window_files,
+)
+from ringrift.learning.plan.trust import (
+    decided_by_recall,
+    decided_by_standing,
+    distrusted_models,
+    plan_diagnosis,
+    plan_recomputation,
 )
 from ringrift.work.job.orders import RINGRIFT_PROGRAM
 from ringrift.work.shares import PREPARING, FairTurns, Supply, next_kind, search_budget, wanted_items

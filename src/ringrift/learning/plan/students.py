@@ -9,9 +9,9 @@ from __future__ import annotations
 from ringrift.learning.facts.records import Model, ModelState
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.orders import student_order
-from ringrift.learning.plan.recall import has_recalled, learned_shards
 from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.learning.plan.training_data import window_files
+from ringrift.learning.plan.trust import has_recalled, learned_shards
 
 DISTILLATION, SMALL_NET = "distillation", "small_net"
 

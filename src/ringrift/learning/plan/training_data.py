@@ -13,9 +13,9 @@ from ringrift.learning.facts.records import Model, ModelState, Samples, Shard, S
 from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, ConfigState
 from ringrift.learning.facts.window import base_rows, growth_of, shards_in_window, window_rows
 from ringrift.learning.judging.quality import refuse_shard
-from ringrift.learning.plan.recall import has_recalled
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.stages import QUALITY_MONITOR, STALE_FALLBACK, is_stopped, stop_of
+from ringrift.learning.plan.trust import has_recalled
 from ringrift.work.freshness_rules import FRESH_HOURS_MAX, GAMES_MIN, why_stale
 
 # Which files of samples a training reads, and which checked games are in none of them yet.
