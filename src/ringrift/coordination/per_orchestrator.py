@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.facts.records import ShardState
+from ringrift.learning.facts.records import ShardState, base_rows, growth_of, shards_in_window, window_rows
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.window import base_rows, growth_of, shards_in_window, window_rows
 from ringrift.learning.job_announcements import blob_path
 from ringrift.learning.situation import Situations, get_situations
 from ringrift.runtime import Runtime

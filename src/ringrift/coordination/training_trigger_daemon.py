@@ -17,8 +17,8 @@ from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.controller import Controller
+from ringrift.learning.facts.records import rows_missing, steps_to_train
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.window import rows_missing, steps_to_train
 from ringrift.learning.job_announcements import blob_path
 from ringrift.learning.plan.orders import CASCADE_TOPIC as WARM_START
 from ringrift.learning.plan.orders import source_name

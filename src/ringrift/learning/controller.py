@@ -30,9 +30,9 @@ from ringrift.learning.facts.facts import (
 )
 from ringrift.learning.facts.high_water import ConfigMark
 from ringrift.learning.facts.ledger import Ledger, fits, known_configs, quoted, remember_config
+from ringrift.learning.facts.records import SetAside
 from ringrift.learning.facts.results import problem_with
 from ringrift.learning.facts.state import STUDENTS, Block, ConfigState, OpenJob
-from ringrift.learning.facts.trust import SetAside
 from ringrift.learning.judging.feedback import RatingCurves, config_view
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import ChampionPointers

@@ -10,10 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from ringrift.learning.facts.facts import JobIssued
-from ringrift.learning.facts.records import Match, Model, ShardState
+from ringrift.learning.facts.records import Match, Model, ShardState, rows_missing, steps_to_train
 from ringrift.learning.facts.results import ordered_games, participant
 from ringrift.learning.facts.state import ConfigState, OpenJob
-from ringrift.learning.facts.window import rows_missing, steps_to_train
 from ringrift.learning.judging.ratings import rate
 from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 

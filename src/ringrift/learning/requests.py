@@ -17,8 +17,8 @@ from ringrift.engine.work_rules import ALL_WORK, HOLDS, held_groups, hold_key
 from ringrift.errors import Corrupt
 from ringrift.learning.facts.facts import Recalled, WorkerResumed, WorkerSetAside
 from ringrift.learning.facts.ledger import quoted
+from ringrift.learning.facts.records import SetAside
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.trust import SetAside
 from ringrift.work.worker.records import SET_ASIDE, SetAsideRecord, set_aside_key
 
 # Pauses: what people stopped on purpose, one config or the whole run, until they let it go on.

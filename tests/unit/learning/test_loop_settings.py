@@ -11,8 +11,8 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.facts.facts import PRICE_TOPIC, Blocked, Noted
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.state import fold
-from ringrift.learning.facts.window import BucketRules
 from ringrift.learning.judging.feedback import Feedback, RatingCurves
 from ringrift.learning.plan.plan import PRICE_S_MIN, Capacity, plan
 from ringrift.learning.plan.snapshot import Snapshot, outlook, rules_in_force, rules_note

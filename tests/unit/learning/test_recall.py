@@ -14,8 +14,7 @@ from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.facts.facts import Promoted, Recalled, RolledBack
 from ringrift.learning.facts.ledger import Ledger, remember_config
-from ringrift.learning.facts.records import ShardState
-from ringrift.learning.facts.window import shards_in_window
+from ringrift.learning.facts.records import ShardState, shards_in_window
 from ringrift.learning.judging.promotion import judge
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import read_champion

@@ -7,9 +7,8 @@ from learning_story import RULES, Story, artifact
 from ringrift.learning.doctor.checks import comparisons
 from ringrift.learning.doctor.findings import Ward
 from ringrift.learning.facts.facts import Recalled, WorkerResumed, WorkerSetAside
-from ringrift.learning.facts.records import ShardState
+from ringrift.learning.facts.records import Comparison, ShardState, Vote
 from ringrift.learning.facts.results import problem_with
-from ringrift.learning.facts.trust import Comparison, Vote
 from ringrift.learning.judging.feedback import RatingCurves
 from ringrift.learning.plan.orders import selfplay_order
 from ringrift.learning.plan.plan import plan

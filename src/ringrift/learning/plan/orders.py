@@ -11,10 +11,17 @@ import msgspec
 
 from ringrift.decoding import convert_to
 from ringrift.learning.facts.facts import AnyFact, Blocked, Noted
-from ringrift.learning.facts.records import Model, Samples, Shard, ShardState, Unfinished
+from ringrift.learning.facts.records import (
+    Model,
+    Samples,
+    Shard,
+    ShardState,
+    Unfinished,
+    base_rows,
+    rows_missing,
+)
 from ringrift.learning.facts.results import CHECKPOINT_FILE, WEIGHTS_SUFFIX, ordered_games, player_text
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.window import base_rows, rows_missing
 from ringrift.learning.judging.promotion import Pairing
 from ringrift.learning.models import kept_checkpoint
 from ringrift.learning.plan.rules import CascadeRules, LearningRules, TargetRules, play_rules, target_rules

@@ -23,10 +23,17 @@ from ringrift.learning.facts.facts import (
     Rejected,
     Staged,
 )
-from ringrift.learning.facts.records import Model, ModelState, Shard, ShardState
+from ringrift.learning.facts.records import (
+    BucketRules,
+    Model,
+    ModelState,
+    Shard,
+    ShardState,
+    rows_missing,
+    steps_to_train,
+)
 from ringrift.learning.facts.results import OUTSIDE
 from ringrift.learning.facts.state import ConfigState, OpenJob
-from ringrift.learning.facts.window import BucketRules, rows_missing, steps_to_train
 from ringrift.learning.models import kept_checkpoint, not_needed
 from ringrift.learning.plan.current_network import decided_generator, decided_reset, who_plays
 from ringrift.learning.plan.evaluation import plan_judgement, plan_tournament

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError
-from ringrift.learning.facts.window import RINGRIFT_BOARDS, BucketRules
+from ringrift.learning.facts.records import RINGRIFT_BOARDS, BucketRules
 from ringrift.learning.judging.promotion import PromotionRules
 from ringrift.settings import Settings
 from ringrift.work.job.orders import RINGRIFT_PROGRAM, USER_PROGRAM

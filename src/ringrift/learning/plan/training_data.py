@@ -9,9 +9,18 @@ from itertools import islice
 import msgspec
 
 from ringrift.learning.facts.facts import FRESHNESS_TOPIC, MISSING_TOPIC, SYNC_FAILED_TOPIC, Noted
-from ringrift.learning.facts.records import Model, ModelState, Samples, Shard, ShardState
+from ringrift.learning.facts.records import (
+    Model,
+    ModelState,
+    Samples,
+    Shard,
+    ShardState,
+    base_rows,
+    growth_of,
+    shards_in_window,
+    window_rows,
+)
 from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, ConfigState
-from ringrift.learning.facts.window import base_rows, growth_of, shards_in_window, window_rows
 from ringrift.learning.judging.quality import refuse_shard
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.stages import QUALITY_MONITOR, STALE_FALLBACK, is_stopped, stop_of

@@ -19,10 +19,20 @@ from ringrift.decoding import convert_to
 from ringrift.engine.ports import KeyValue
 from ringrift.learning.doctor.findings import Diagnosis, keep_diagnosis
 from ringrift.learning.facts.facts import AnyFact, Promoted, Recalled, RolledBack, WorkerSetAside
-from ringrift.learning.facts.records import Match, Model, ModelState, Shard, ShardState, Unfinished
+from ringrift.learning.facts.records import (
+    SUSPICION_MAX,
+    Match,
+    Model,
+    ModelState,
+    Shard,
+    ShardState,
+    Unfinished,
+    WorkerStanding,
+    are_games_recalled,
+    is_recalled,
+)
 from ringrift.learning.facts.results import WEIGHTS_SUFFIX
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.trust import SUSPICION_MAX, WorkerStanding, are_games_recalled, is_recalled
 from ringrift.learning.plan.orders import model_files, shard_name, unfinished_name
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, is_running
