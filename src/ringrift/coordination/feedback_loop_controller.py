@@ -41,7 +41,7 @@ from ringrift.learning.judging.feedback import (
     momentum_of,
 )
 from ringrift.learning.judging.quality import passes_gate, quality_of
-from ringrift.learning.plan.training_data import freshness_of
+from ringrift.learning.plan.training import freshness_of
 from ringrift.learning.situation import Situation, Situations, get_situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime

@@ -6,7 +6,7 @@ from learning_story import RULES, Story
 from ringrift.learning.facts.facts import Blocked, Promoted
 from ringrift.learning.judging.feedback import feedback, gauntlet_of
 from ringrift.learning.judging.promotion import Pairing
-from ringrift.learning.plan.current_network import who_plays
+from ringrift.learning.plan.evaluation import who_plays
 from ringrift.learning.plan.orders import evaluate_order
 from ringrift.learning.plan.plan import plan
 from ringrift.learning.plan.snapshot import Snapshot

@@ -35,8 +35,7 @@ from ringrift.learning.facts.records import (
 from ringrift.learning.facts.results import OUTSIDE
 from ringrift.learning.facts.state import ConfigState, OpenJob
 from ringrift.learning.models import kept_checkpoint, not_needed
-from ringrift.learning.plan.current_network import decided_generator, decided_reset, who_plays
-from ringrift.learning.plan.evaluation import plan_judgement, plan_tournament
+from ringrift.learning.plan.evaluation import decided_generator, plan_judgement, plan_tournament, who_plays
 from ringrift.learning.plan.orders import (
     CascadeStart,
     begun_with,
@@ -62,14 +61,16 @@ from ringrift.learning.plan.stages import (
     stopped_gate,
     stops_of,
 )
-from ringrift.learning.plan.students import plan_distillation, plan_small_net
-from ringrift.learning.plan.training_data import (
+from ringrift.learning.plan.training import (
     FILES_MAX,
     data_wait,
+    decided_reset,
     fit_shards,
     freshness_note,
     missing_files,
     next_export,
+    plan_distillation,
+    plan_small_net,
     rows_in_window,
     unsampled_shards,
     window_files,
