@@ -39,8 +39,9 @@ from ringrift.learning.judging.feedback import (
     TrainingIntensity,
     feedback,
     momentum_of,
+    passes_gate,
+    quality_of,
 )
-from ringrift.learning.judging.quality import passes_gate, quality_of
 from ringrift.learning.plan.training import freshness_of
 from ringrift.learning.situation import Situation, Situations, get_situations
 from ringrift.process import process_scope

@@ -14,7 +14,7 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.records import ShardState, steps_to_train
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.judging.quality import (
+from ringrift.learning.judging.feedback import (
     HIGH,
     LOW,
     SHARD_QUALITY_MIN,

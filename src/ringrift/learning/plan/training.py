@@ -32,7 +32,7 @@ from ringrift.learning.facts.records import (
 )
 from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, DIVERGED, ConfigState
 from ringrift.learning.judging import promotion
-from ringrift.learning.judging.quality import refuse_shard
+from ringrift.learning.judging.feedback import refuse_shard
 from ringrift.learning.plan.orders import student_order
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, is_running
