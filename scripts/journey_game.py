@@ -14,6 +14,8 @@ from pathlib import Path
 
 from trace_journeys import Trace
 
+from ringrift.coordination.run_coordinator import get_stage_members
+from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.engine.ports import Engine
 from ringrift.events.router import get_router
@@ -26,10 +28,9 @@ from ringrift.learning.plan.stages import NEEDED
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, load_settings
-from ringrift.work.admission import get_safeguards
 from ringrift.work.durations import DurationStore
 from ringrift.work.job.folder import JobFolders
-from ringrift.work.stages import StageMembers, get_stage_members
+from ringrift.work.stages import StageMembers
 from ringrift.work.worker.claim import WorkerContext
 from ringrift.work.worker.events import WorkerEvents
 from ringrift.work.worker.main import Worker

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from learning_world import BASELINES, World
 
+from ringrift.coordination.run_coordinator import get_loop_waker, get_open_run, get_stage_members
 from ringrift.coordination.stale_fallback import StaleFallbackDaemon
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import product_registry
@@ -27,11 +28,10 @@ from ringrift.learning.plan.rules import CascadeRules, StudentRules
 from ringrift.learning.plan.snapshot import outlook
 from ringrift.learning.plan.stages import LEVERS
 from ringrift.learning.replay import replay
-from ringrift.learning.situation import get_open_run
 from ringrift.learning.tuning import TOPIC as TUNED
 from ringrift.process import process_scope
 from ringrift.testing.simulation import simulate
-from ringrift.work.stages import StageMembers, get_stage_members, why_not_planning
+from ringrift.work.stages import StageMembers, why_not_planning
 
 PAGE = Path(__file__).parents[2] / "docs" / "stages.md"
 CONFIG = "square8_2p"
@@ -74,7 +74,7 @@ class RunWithDaemons(World):
 
     async def live(self, body):
         """Run the loop and its daemons for as long as *body* takes."""
-        process_scope().put(StageMembers, StageMembers(self.runtime))
+        process_scope().put(StageMembers, StageMembers(self.runtime, waker=get_loop_waker()))
         shared_engine().put(self.engine())
         config = DaemonManagerConfig(loop_watchdog=False)
         self.manager = DaemonManager(config, runtime=self.runtime, bus=get_router(), offload=at_once)

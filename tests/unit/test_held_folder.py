@@ -12,6 +12,7 @@ import pytest
 
 from ringrift.coordination.curriculum_integration import export_curriculum_weights
 from ringrift.coordination.master_loop_guard import MasterLoopGuard, read_master_loop
+from ringrift.coordination.safeguards import EmergencyStop
 from ringrift.daemons.restarts import JsonLedger, RestartRecord
 from ringrift.data.protection.promise_store import DATABASE, PromiseStore
 from ringrift.engine.opening import memory_engine, open_engine
@@ -36,7 +37,7 @@ from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
 from ringrift.web.address import Address, write_address
 from ringrift.work.job.folder import JobFolders, JobRecord
-from ringrift.work.limits import EmergencyPlaces, EmergencyStop
+from ringrift.work.limits import EmergencyPlaces
 from ringrift.work.worker.main import WRONG_INPUT
 
 KILLED_WRITER = """

@@ -29,6 +29,7 @@ from ringrift.cli.format import (
     stage_title,
 )
 from ringrift.coordination.master_loop_guard import MasterLoop, read_master_loop
+from ringrift.coordination.safeguards import get_emergency_stop
 from ringrift.decoding import decode_as
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.errors import ConfigError, Unavailable
@@ -39,7 +40,6 @@ from ringrift.settings import get_settings
 from ringrift.tls import own_files
 from ringrift.web.access import CODE_S, TOKEN_FILE
 from ringrift.web.address import Address, read_address
-from ringrift.work.limits import get_emergency_stop
 from ringrift.work.worker.records import WorkerRecord, live_workers, own_capability
 
 # Asking the control process that runs on this machine, if one does, and the link to its page.

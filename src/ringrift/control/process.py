@@ -27,6 +27,7 @@ from ringrift.coordination.coordination_bootstrap import (
 from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
+from ringrift.coordination.run_coordinator import get_stage_members
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import RequestCarrier
 from ringrift.daemons.running import attempt
@@ -45,7 +46,7 @@ from ringrift.runtime import Runtime, first_of, result_before, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
-from ringrift.work.stages import get_stage_members, why_not_planning
+from ringrift.work.stages import why_not_planning
 from ringrift.work.worker.local import LocalWorker, local_workers
 
 # Writes what the objects of the control process say of themselves, every few seconds and as it ends.

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from ringrift.coordination.event_router import get_router
+from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker, get_situations
 from ringrift.engine.run_reports import reported
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -18,11 +19,10 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.records import base_rows, growth_of, rows_missing, window_rows
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.job_announcements import blob_path
-from ringrift.learning.situation import Situations, get_situations
+from ringrift.learning.situation import Situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals, heard_by
-from ringrift.work.stages import StageDaemon, get_loop_waker
 
 __all__ = [
     "AutoExportDaemon",

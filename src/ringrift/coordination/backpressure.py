@@ -8,6 +8,16 @@ from typing import Any, ClassVar
 
 from ringrift.coordination.duration_scheduler import get_duration_store
 from ringrift.coordination.event_router import get_router
+from ringrift.coordination.queue_monitor import (
+    QueueMonitor,
+    check_backpressure,
+    check_backpressure_async,
+    get_queue_monitor,
+    get_throttle_factor,
+    reset_queue_monitor,
+    should_stop_production,
+    should_throttle_production,
+)
 from ringrift.coordination.task_lifecycle_coordinator import (
     TaskLifecycleCoordinator,
     get_task_lifecycle_coordinator,
@@ -34,17 +44,7 @@ from ringrift.work.backpressure import (
     read_resources,
 )
 from ringrift.work.durations import DurationStore
-from ringrift.work.queue_monitor import (
-    QueueMonitor,
-    QueueStatus,
-    check_backpressure,
-    check_backpressure_async,
-    get_queue_monitor,
-    get_throttle_factor,
-    reset_queue_monitor,
-    should_stop_production,
-    should_throttle_production,
-)
+from ringrift.work.queue_monitor import QueueStatus
 from ringrift.work.tasks import RunningTask, TaskRegistry, counted
 
 __all__ = [

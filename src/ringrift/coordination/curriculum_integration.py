@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ringrift.coordination.run_coordinator import ListeningCoordinator, Told
+from ringrift.coordination.run_coordinator import ListeningCoordinator, StageDaemon, Told
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -25,7 +25,6 @@ from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.work.shares import curriculum_weights
-from ringrift.work.stages import StageDaemon
 
 __all__ = [
     "CurriculumIntegration",

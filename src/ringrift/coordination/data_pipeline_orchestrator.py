@@ -16,6 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from ringrift.coordination.run_coordinator import answers_of, get_loop_waker, get_open_run, get_stage_members
+from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.arguments import check_integer
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.fencing import is_fenced
@@ -44,14 +46,12 @@ from ringrift.learning.intake import (
 from ringrift.learning.judging.ratings import Rating, rate
 from ringrift.learning.loop import TrainingLoop, configs_of_the_run, controlled_elsewhere
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.situation import RunAnswers, RunningLoop, Situations, get_open_run
+from ringrift.learning.situation import RunningLoop, Situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_error, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import CoordinatorStatus, HealthCheckResult
-from ringrift.work.admission import get_safeguards
 from ringrift.work.coordinator import ConfigSignals, SubscribedCoordinator, heard_by
-from ringrift.work.stages import get_loop_waker, get_stage_members
 
 __all__ = [
     "BoardType",
@@ -382,7 +382,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
     ) -> None:
         super().__init__(NAME, router=router, runtime=runtime)
         self.config = config or PipelineConfig()
-        self._answers = RunAnswers(situations)
+        self._answers = answers_of(situations)
         self.signals = ConfigSignals()
         self._strains: dict[tuple[str, str], tuple[float, str]] = {}  # event and node: when, why; newest last
 

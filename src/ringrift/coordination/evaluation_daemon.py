@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from ringrift.coordination.model_lifecycle_coordinator import UNRATED_SPREAD
-from ringrift.coordination.run_coordinator import AskedDaemon, Told, heard_by
+from ringrift.coordination.run_coordinator import AskedDaemon, Told, answers_of, heard_by
 from ringrift.coordination.tournament_daemon import TournamentDaemon, get_tournament_daemon
 from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError
@@ -29,7 +29,7 @@ from ringrift.learning.plan.evaluation import (
     wanted_games,
 )
 from ringrift.learning.run_status import Curve
-from ringrift.learning.situation import RunAnswers, Situations
+from ringrift.learning.situation import Situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.statistics.match_evidence import expected_score
@@ -169,7 +169,7 @@ class EloService:
     """Asks the run of the data folder; without a run nobody is rated."""
 
     def __init__(self, *, situations: Situations | None = None) -> None:
-        self._answers = RunAnswers(situations)
+        self._answers = answers_of(situations)
 
     def get_rating(self, participant_id: str, config_key: str, *, pool: Pool | None = None) -> EloRating:
         """Who has not played in the pool has the rating that everybody starts with, and its wide interval."""

@@ -25,7 +25,14 @@ from ringrift.coordination.curriculum_integration import (
     wire_curriculum_events,
 )
 from ringrift.coordination.event_router import get_router
-from ringrift.coordination.run_coordinator import EvaluationWatcher, SituationDaemon, Told, heard_by
+from ringrift.coordination.run_coordinator import (
+    EvaluationWatcher,
+    SituationDaemon,
+    StageDaemon,
+    Told,
+    get_situations,
+    heard_by,
+)
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -43,11 +50,10 @@ from ringrift.learning.judging.feedback import (
     quality_of,
 )
 from ringrift.learning.plan.training import freshness_of
-from ringrift.learning.situation import Situation, Situations, get_situations
+from ringrift.learning.situation import Situation, Situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
-from ringrift.work.stages import StageDaemon
 
 __all__ = [
     "NEUTRAL",

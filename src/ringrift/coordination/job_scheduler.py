@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import engine_on_demand
@@ -28,7 +29,6 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import read_run
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.coordinator import AWAY, STRAINED, NodeNotes, SubscribedCoordinator
-from ringrift.work.stages import get_loop_waker
 
 log = structlog.get_logger()
 

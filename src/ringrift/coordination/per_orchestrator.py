@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
+from ringrift.coordination.run_coordinator import StageDaemon, get_situations
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.records import ShardState, base_rows, growth_of, shards_in_window, window_rows
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.job_announcements import blob_path
-from ringrift.learning.situation import Situations, get_situations
+from ringrift.learning.situation import Situations
 from ringrift.runtime import Runtime
-from ringrift.work.stages import StageDaemon
 
 INTERVAL_S = 60.0
 

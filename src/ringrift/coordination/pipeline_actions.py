@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringrift.coordination.pipeline_triggers import async_trigger_conditions, stage_named
+from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import shared_kv
 from ringrift.learning.run_status import STATUS_KEY, decode_run_status
-from ringrift.work.stages import get_loop_waker
 
 __all__ = [
     "ActionResult",

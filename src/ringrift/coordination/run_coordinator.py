@@ -1,24 +1,52 @@
-"""Bases of the coordinators and daemons that look at the run and listen to the events of a component."""
+"""The loop of this process, and the bases of coordinators and daemons that look at it and listen."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from ringrift.coordination.event_router import get_router
+from ringrift.engine.opening import existing_engine
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.event import EventSource, RouterEvent
-from ringrift.events.handlers import WiredCoordinator
+from ringrift.events.handlers import HandlerBase, WiredCoordinator
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.situation import RunAnswers, Situation, Situations, get_situations
+from ringrift.learning.situation import OpenRun, RunAnswers, Situation, Situations, StoredRunReader
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
-from ringrift.work.stages import StageDaemon
+from ringrift.work.stages import LoopWaker, StageMembers
+
+# What this process has of the loop: one object of each kind.
+
+
+def get_loop_waker() -> LoopWaker:
+    """Return the waker of this process."""
+    return process_scope().get(LoopWaker, LoopWaker)
+
+
+def get_stage_members() -> StageMembers:
+    return process_scope().get(StageMembers, lambda: StageMembers(waker=get_loop_waker()))
+
+
+def get_open_run() -> OpenRun:
+    return process_scope().get(OpenRun, OpenRun)
+
+
+def get_situations() -> Situations:
+    """Return what reads the loop of this process."""
+    return process_scope().get(Situations, lambda: Situations(run=get_open_run()))
+
+
+def answers_of(situations: Situations | None = None) -> RunAnswers:
+    """Answer from *situations*, or the loop of this process; where none runs, from the store."""
+    stored = process_scope().get(StoredRunReader, lambda: StoredRunReader(existing_engine))
+    return RunAnswers(situations or get_situations(), stored)
+
 
 # A coordinator that hears the events of a component and is wired once.
 
@@ -48,7 +76,7 @@ class ListeningCoordinator(WiredCoordinator):
         self._runtime = runtime or system_runtime()
         self._situations = situations or get_situations()
         # Knows a run of another process, too, from the store; `_situations` is of this process alone.
-        self._answers = RunAnswers(self._situations)
+        self._answers = answers_of(self._situations)
         self.events_heard: Counter[str] = Counter()
         self.events_told: Counter[str] = Counter()
 
@@ -108,6 +136,31 @@ class ListeningCoordinator(WiredCoordinator):
 
 
 # Bases of daemons that look at the configs of the run in this process.
+
+
+class StageDaemon(HandlerBase):
+    """A daemon that plans a stage of the loop, or an input of its plan, for as long as it runs."""
+
+    plans_as: str = ""  # the name of its type; empty: it plans nothing
+
+    async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
+        if not self.plans_as:
+            await super().run(on_ready=on_ready)
+            return
+        joined = False
+
+        def ready() -> None:
+            nonlocal joined
+            get_stage_members().join(self.plans_as)
+            joined = True
+            if on_ready is not None:
+                on_ready()
+
+        try:
+            await super().run(on_ready=ready)
+        finally:
+            if joined:
+                get_stage_members().leave(self.plans_as)
 
 
 class SituationDaemon(StageDaemon):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkQueue, WorkState
@@ -27,7 +28,6 @@ from ringrift.runtime import Runtime
 from ringrift.work.coordinator import STRAINED, ConfigSignals, NodeNotes, SubscribedCoordinator
 from ringrift.work.job.orders import JobReport, read_report
 from ringrift.work.shares import board_and_players
-from ringrift.work.stages import get_loop_waker
 from ringrift.work.tasks import (
     ENDS_AT_ONCE,
     PAGES_MAX,

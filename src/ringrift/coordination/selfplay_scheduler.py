@@ -23,6 +23,7 @@ from ringrift.coordination.job_scheduler import (
     wire_job_events,
 )
 from ringrift.coordination.progress_watchdog import velocity_per_hour
+from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker
 from ringrift.coordination.selfplay_orchestrator import (
     SelfplayOrchestrator,
     SelfplayTask,
@@ -54,7 +55,7 @@ from ringrift.work.shares import (
     quality_factor,
     search_budget,
 )
-from ringrift.work.stages import LoopWaker, StageDaemon, get_loop_waker
+from ringrift.work.stages import LoopWaker
 from ringrift.work.worker.records import WorkerRecord, live_workers
 
 __all__ = [

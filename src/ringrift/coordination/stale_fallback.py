@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker, get_situations
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Blobs
 from ringrift.events.event import RouterEvent
@@ -33,10 +34,9 @@ from ringrift.learning.plan.training import (
     stale_since_s,
     window_files,
 )
-from ringrift.learning.situation import Situations, get_situations
+from ringrift.learning.situation import Situations
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
-from ringrift.work.stages import StageDaemon, get_loop_waker
 
 log = structlog.get_logger()
 

@@ -18,6 +18,18 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
+from ringrift.coordination.safeguards import (
+    EmergencyStop,
+    Safeguards,
+    check_before_spawn,
+    clear_emergency_stop,
+    emergency_notice,
+    get_emergency_stop,
+    get_safeguards,
+    get_task_admission,
+    reset_safeguards,
+    turn_on_emergency_stop,
+)
 from ringrift.coordination.task_lifecycle_coordinator import (
     EndedTask,
     TaskLifecycleCoordinator,
@@ -39,28 +51,16 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
-from ringrift.work.admission import (
-    Safeguards,
-    TaskAdmission,
-    check_before_spawn,
-    get_safeguards,
-    get_task_admission,
-    reset_safeguards,
-)
+from ringrift.work.admission import TaskAdmission
 from ringrift.work.limits import (
     SPAWN_ORDER,
     CoordinatorState,
     EmergencyNotice,
-    EmergencyStop,
     SpawnVerdict,
     StateNotice,
     TaskLimits,
     TokenBucket,
-    clear_emergency_stop,
-    emergency_notice,
-    get_emergency_stop,
     judge,
-    turn_on_emergency_stop,
 )
 from ringrift.work.tasks import (
     RunningTask,

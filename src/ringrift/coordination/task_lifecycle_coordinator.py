@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from ringrift.coordination.safeguards import get_task_admission
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import existing_engine
@@ -27,7 +28,7 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
-from ringrift.work.admission import TaskAdmission, get_task_admission
+from ringrift.work.admission import TaskAdmission
 from ringrift.work.tasks import ORPHAN_AFTER_S, EndedTotals, RunningTask, counted
 
 NAME = "task_coordinator"

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.coordination.stale_fallback import StaleFallbackDaemon, create_stale_fallback
 from ringrift.coordination.training_trigger_daemon import (
     TrainingDecision,
@@ -30,7 +31,6 @@ from ringrift.learning.training_slots import SLOTS_MAX, Refusal, Refused, Traini
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import AWAY, ConfigSignals, NodeNotes, SubscribedCoordinator
 from ringrift.work.shares import board_and_players
-from ringrift.work.stages import get_loop_waker
 
 __all__ = [
     "SLOTS_MAX",

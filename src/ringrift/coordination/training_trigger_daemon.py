@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 from ringrift.coordination.event_router import get_router
+from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker, get_situations
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -24,10 +25,9 @@ from ringrift.learning.plan.orders import CASCADE_TOPIC as WARM_START
 from ringrift.learning.plan.orders import source_name
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.training import DISTILLATION, SMALL_NET
-from ringrift.learning.situation import Situation, Situations, get_situations
+from ringrift.learning.situation import Situation, Situations
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals, heard_by
-from ringrift.work.stages import StageDaemon, get_loop_waker
 
 COMPONENT = "training_trigger"
 INTERVAL_S = 30.0

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
 from ringrift.coordination.progress_watchdog import velocity_per_hour
+from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker
 from ringrift.engine.arguments import check_part
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkState
@@ -21,7 +22,6 @@ from ringrift.health.run_status import RunSeen, read_run
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals, SubscribedCoordinator
 from ringrift.work.shares import PREPARING, TARGET_RATING, Supply, SupplyLimits, slots_for, wanted_items
-from ringrift.work.stages import StageDaemon, get_loop_waker
 from ringrift.work.worker.records import live_workers
 
 __all__ = [

@@ -70,7 +70,7 @@ from ringrift.learning.requests import (
 )
 from ringrift.learning.training_slots import held_slots
 from ringrift.runtime import Runtime
-from ringrift.work.admission import Safeguards
+from ringrift.work.admission import SpawnGate
 from ringrift.work.job.orders import read_report
 from ringrift.work.shares import PREPARING, config_shares, slots_for
 from ringrift.work.stages import StageMembers
@@ -155,7 +155,7 @@ class Controller:
         rules: LearningRules,
         *,
         announcer: Announcer,
-        safeguards: Safeguards | None = None,
+        safeguards: SpawnGate | None = None,
         keep_mark: Callable[[Mapping[str, ConfigMark]], Awaitable[None]] | None = None,
         stages: StageMembers | None = None,
     ) -> None:

@@ -39,7 +39,7 @@ from ringrift.learning.status_view import (
 )
 from ringrift.runtime import Runtime, first_error
 from ringrift.settings import Settings
-from ringrift.work.admission import Safeguards
+from ringrift.work.admission import SpawnGate
 from ringrift.work.shares import PREPARING
 from ringrift.work.stages import LoopWaker, StageMembers
 from ringrift.work.worker.records import RUNNING, WORKERS, WorkerRecord, jobs_in, workers_in
@@ -176,7 +176,7 @@ class TrainingLoop:
         router: UnifiedEventRouter,
         settings: Settings,
         *,
-        safeguards: Safeguards | None = None,
+        safeguards: SpawnGate | None = None,
         stages: StageMembers | None = None,
         waker: LoopWaker | None = None,
         run: OpenRun | None = None,

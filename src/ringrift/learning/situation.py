@@ -8,13 +8,12 @@ the loop does and read again only when they have changed. Looking never makes a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.opening import existing_engine
-from ringrift.engine.ports import KeyValue
+from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError
 from ringrift.learning.facts.facts import RULES_TOPIC, AnyFact, JobIssued, Noted
 from ringrift.learning.facts.ledger import PREFIX, known_configs, prefix_of, read_facts
@@ -24,7 +23,6 @@ from ringrift.learning.judging.feedback import Feedback, RatingCurves, config_vi
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.snapshot import rules_of
 from ringrift.learning.run_status import Curve
-from ringrift.process import process_scope
 from ringrift.work.shares import config_shares
 
 CONFIGS_MAX = 1_000
@@ -56,10 +54,6 @@ class OpenRun:
 
     def __init__(self) -> None:
         self.loop: RunningLoop | None = None
-
-
-def get_open_run() -> OpenRun:
-    return process_scope().get(OpenRun, OpenRun)
 
 
 class StoredRun:
@@ -99,9 +93,13 @@ class StoredRun:
 
 
 class StoredRunReader:
-    """Reads the store of this process's data folder, and keeps what it read until that changes."""
+    """Reads the store of a data folder, and keeps what it read until that changes.
 
-    def __init__(self) -> None:
+    *engine* gives None where no run ever was.
+    """
+
+    def __init__(self, engine: Callable[[], Awaitable[Engine | None]]) -> None:
+        self._engine = engine
         self._turn = asyncio.Lock()  # of the one loop that blocking calls run on
         self._run: StoredRun | None = None
         self._revision = 0
@@ -111,7 +109,7 @@ class StoredRunReader:
         return run_blocking(self._read(), timeout_s=ANSWER_S)
 
     async def _read(self) -> StoredRun | None:
-        engine = await existing_engine()
+        engine = await self._engine()
         if engine is None:
             return None
         async with self._turn:
@@ -150,10 +148,6 @@ async def _folded(kv: KeyValue, config: str) -> ConfigState:
     return await asyncio.to_thread(fold, config, facts, bucket_rules=BucketRules())
 
 
-def get_stored_run_reader() -> StoredRunReader:
-    return process_scope().get(StoredRunReader, StoredRunReader)
-
-
 @dataclass(frozen=True, slots=True)
 class Situation:
     """One config as the handles see it."""
@@ -165,15 +159,15 @@ class Situation:
 
 
 class Situations:
-    """Reads the loop of this process."""
+    """Reads one loop, or the one that *run* has at the moment."""
 
-    def __init__(self, loop: RunningLoop | None = None) -> None:
-        self._given = loop
+    def __init__(self, loop: RunningLoop | None = None, *, run: OpenRun | None = None) -> None:
+        self._given, self._open = loop, run or OpenRun()
 
     @property
     def loop(self) -> RunningLoop | None:
         """The controller, or None while no run is open in this process."""
-        return self._given or get_open_run().loop
+        return self._given or self._open.loop
 
     def _source(self) -> RunningLoop | None:
         return self.loop
@@ -204,9 +198,9 @@ class Situations:
 class RunAnswers(Situations):
     """Answers questions about the run, whichever process it runs in. Asking may wait for the store."""
 
-    def __init__(self, situations: Situations | None = None) -> None:
+    def __init__(self, situations: Situations, stored: StoredRunReader) -> None:
         super().__init__()
-        self._here = situations or get_situations()
+        self._here, self._stored = situations, stored
 
     @property
     def loop(self) -> RunningLoop | None:
@@ -217,14 +211,10 @@ class RunAnswers(Situations):
         return self._source()
 
     def _source(self) -> RunningLoop | None:
-        return self.loop or get_stored_run_reader().read()
+        return self.loop or self._stored.read()
 
 
 def _situation(loop: RunningLoop, config: str, shares: Mapping[str, float]) -> Situation:
     state = loop.state(config)
     curve = loop.curves.of(state)
     return Situation(state, curve, shares[config], loop.curves.feedback(state))
-
-
-def get_situations() -> Situations:
-    return process_scope().get(Situations, Situations)

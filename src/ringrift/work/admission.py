@@ -11,37 +11,31 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
-import psutil
 
 from ringrift.engine.arguments import check_part
-from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Engine
 from ringrift.engine.run_reports import reported
 from ringrift.health.breakers import CircuitBreaker
-from ringrift.process import SingletonMixin, process_scope
-from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
-from ringrift.work.backpressure import NodeResources, QueueType, read_resources
+from ringrift.runtime import Runtime
+from ringrift.work.backpressure import NodeResources, QueueType
 from ringrift.work.limits import (
     LOOP_ORDER,
     SAFEGUARD_ORDER,
     Check,
     CoordinatorState,
     EmergencyNotice,
-    EmergencyStop,
+    EmergencyState,
     Question,
     SpawnVerdict,
     StateNotice,
     TaskLimits,
     TokenBucket,
     check_hard_resources,
-    get_emergency_stop,
     has_room_again,
     judge,
 )
-from ringrift.work.queue_monitor import QueueMonitor, get_queue_monitor
+from ringrift.work.queue_monitor import QueueLevels
 from ringrift.work.tasks import SELFPLAY_TYPES, RunningTask, TaskRegistry, TaskType, counted, task_type_of
 
 STATE_KEY = "tasks/state"
@@ -57,9 +51,9 @@ V = TypeVar("V")
 class AdmissionSources:
     """Where the facts come from."""
 
-    engine: Callable[[], Awaitable[Engine]] = engine_on_demand
-    emergency: EmergencyStop
-    monitor: QueueMonitor
+    engine: Callable[[], Awaitable[Engine]]
+    emergency: EmergencyState
+    monitor: QueueLevels
     resources: Callable[[], Awaitable[NodeResources]]
     runtime: Runtime
 
@@ -228,11 +222,6 @@ def _remember(table: OrderedDict[K, V], key: K, value: V) -> None:
         table.popitem(last=False)
 
 
-def get_task_admission() -> TaskAdmission:
-    """Return the admission of this process."""
-    return process_scope().get(TaskAdmission, _make)
-
-
 def limits_for_machine(cores: int, *, spawns_per_minute: int | None = None) -> TaskLimits:
     """The documented limits, wider where a machine has more cores than they had in mind."""
     per_minute = float(spawns_per_minute or max(SPAWNS_PER_MINUTE, SPAWNS_PER_CORE * cores))
@@ -252,30 +241,15 @@ def limits_for_machine(cores: int, *, spawns_per_minute: int | None = None) -> T
     )
 
 
-def _make() -> TaskAdmission:
-    settings = get_settings()
-    limits = limits_for_machine(psutil.cpu_count() or 1, spawns_per_minute=settings.spawns_per_minute)
-    sources = AdmissionSources(
-        emergency=get_emergency_stop(),
-        monitor=get_queue_monitor(),
-        resources=lambda: read_resources(settings.data_dir),
-        runtime=system_runtime(),
-    )
-    return TaskAdmission(sources, limits=limits)
-
-
 # The last gate before anything starts: emergency stop, breakers, rates, limits, resources, in that order.
 
 
-ANSWER_S = 10.0
-
-
-class Safeguards(SingletonMixin):
+class SpawnGate:
     """Says whether a kind of work may start on a node. Every no has a reason and a time to ask again."""
 
-    def __init__(self, admission: TaskAdmission | None = None) -> None:
-        self._admission = get_task_admission() if admission is None else admission
-        check_part("admission", self._admission, TaskAdmission)
+    def __init__(self, admission: TaskAdmission) -> None:
+        check_part("admission", admission, TaskAdmission)
+        self._admission = admission
         self.asked = 0
         self.refused: dict[str, int] = {}  # by check
 
@@ -311,10 +285,6 @@ class Safeguards(SingletonMixin):
         """Count a failure. One that says that memory ran out turns the emergency stop on."""
         await self._admission.failed(task_type_of(kind), node, reason)
 
-    def check_before_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
-        """`allow` for code without a loop."""
-        return run_blocking(self.allow(task_type, node_id), timeout_s=ANSWER_S).as_pair()
-
     @property
     def works_here(self) -> bool:
         return self.asked > 0
@@ -326,16 +296,3 @@ class Safeguards(SingletonMixin):
             "refused": dict(self.refused),
             "open_breakers": self._admission.open_breakers(),
         }
-
-
-def get_safeguards() -> Safeguards:
-    """Return the safeguards of this process."""
-    return Safeguards.get_instance()
-
-
-reset_safeguards = Safeguards.reset_instance
-
-
-def check_before_spawn(task_type: str, node_id: str = "") -> tuple[bool, str]:
-    """Whether a task may start, and why not."""
-    return get_safeguards().check_before_spawn(task_type, node_id)

@@ -16,16 +16,12 @@ import structlog
 
 from ringrift.decoding import decode_as
 from ringrift.engine.arguments import check_part
-from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import UNREADABLE
-from ringrift.engine.opening import shared_kv
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
 from ringrift.files import make_folders, remove_file, replace_file
 from ringrift.health.breakers import CircuitBreaker
-from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.work.backpressure import BackpressureLevel, NodeResources
 from ringrift.work.tasks import SELFPLAY_TYPES, TaskType, family
 
@@ -85,13 +81,12 @@ class EmergencyPlaces:
         return self.folder / FILE_NAME
 
 
-class EmergencyStop(SingletonMixin):
+class EmergencyState:
     """Reads, sets and clears it. The file is the truth of this machine, the key that of all of them."""
 
-    def __init__(self, places: EmergencyPlaces | None = None, *, runtime: Runtime | None = None) -> None:
-        """Of *places*, or of this process's data folder."""
-        self._places = EmergencyPlaces(get_settings().data_dir, shared_kv) if places is None else places
-        check_part("places", self._places, EmergencyPlaces)
+    def __init__(self, places: EmergencyPlaces, *, runtime: Runtime | None = None) -> None:
+        check_part("places", places, EmergencyPlaces)
+        self._places = places
         self._runtime = runtime or system_runtime()
 
     async def notice(self) -> EmergencyNotice | None:
@@ -175,28 +170,6 @@ def _read(content: bytes) -> EmergencyNotice | None:
 def _write_file(path: Path, content: bytes) -> None:
     make_folders(path.parent)
     replace_file(path, content)
-
-
-# --- of this process ----------------------------------------------------------------------------------
-
-
-def get_emergency_stop() -> EmergencyStop:
-    """Return the emergency stop of this process's data folder."""
-    return EmergencyStop.get_instance()
-
-
-def emergency_notice() -> EmergencyNotice | None:
-    """Return why everything stands still; None when it does not. For code without a loop."""
-    return run_blocking(get_emergency_stop().notice(), timeout_s=ANSWER_S)
-
-
-def turn_on_emergency_stop(reason: str) -> EmergencyNotice:
-    return run_blocking(get_emergency_stop().turn_on(reason), timeout_s=ANSWER_S)
-
-
-def clear_emergency_stop() -> EmergencyNotice | None:
-    """Let work start again; return what was in force."""
-    return run_blocking(get_emergency_stop().clear(), timeout_s=ANSWER_S)
 
 
 # May this task start here, now? Pure decisions: one look at the world in, a verdict with its reason out.

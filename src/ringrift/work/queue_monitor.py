@@ -9,14 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ringrift.daemons.running import attempt
-from ringrift.engine.blocking import run_blocking
-from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Engine
 from ringrift.engine.run_reports import reported
-from ringrift.errors import ConfigError
-from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.work.backpressure import (
     QUEUE_LIMITS,
     BackpressureLevel,
@@ -27,7 +22,6 @@ from ringrift.work.backpressure import (
     QueueType,
     next_level,
     read_depths,
-    read_resources,
     signal_of,
     trend_of,
 )
@@ -118,20 +112,20 @@ class QueueStatus:
         }
 
 
-class QueueMonitor(SingletonMixin):
+class QueueLevels:
     """Levels with their memory. Depths come from the engine; only hysteresis and history live here."""
 
     def __init__(
         self,
-        engine: Callable[[], Awaitable[Engine]] = engine_on_demand,
+        engine: Callable[[], Awaitable[Engine]],
         *,
+        resources: Callable[[], Awaitable[NodeResources]],
         runtime: Runtime | None = None,
         limits: Mapping[QueueType, QueueLimits] = QUEUE_LIMITS,
-        resources: Callable[[], Awaitable[NodeResources]] | None = None,
     ) -> None:
         self._engine, self._runtime = engine, runtime or system_runtime()
         self._limits = limits
-        self._resources = resources or (lambda: read_resources(get_settings().data_dir))
+        self._resources = resources
         self._lock = threading.Lock()
         self._levels = dict.fromkeys(limits, BackpressureLevel.NONE)
         self._depths: dict[QueueType, float] = {}
@@ -240,62 +234,3 @@ class QueueMonitor(SingletonMixin):
 
             ended = attempt("backpressure callback", tell)
             self.callback_errors += ended.error is not None
-
-
-def get_queue_monitor(limits: Mapping[QueueType, QueueLimits] | None = None) -> QueueMonitor:
-    """Return the monitor of this process; other *limits* than it was made with are a `ConfigError`."""
-    return QueueMonitor.get_instance() if limits is None else QueueMonitor.get_instance(limits=limits)
-
-
-reset_queue_monitor = QueueMonitor.reset_instance
-
-
-async def check_backpressure_async(
-    queue: QueueType | None = None, current_depth: float | None = None
-) -> BackpressureLevel:
-    """The level of *queue*, from a depth that the caller knows or from the engine (at most 10 s old).
-
-    Without a queue it is the highest level of all.
-    """
-    monitor = get_queue_monitor()
-    if current_depth is not None:
-        return _noted(monitor, queue, current_depth)
-    if not monitor.is_fresh:
-        await monitor.refresh()
-    return _level(monitor, queue)
-
-
-def check_backpressure(
-    queue: QueueType | None = None, current_depth: float | None = None
-) -> BackpressureLevel:
-    """`check_backpressure_async` for code that cannot wait: it reads at most once in ten seconds."""
-    monitor = get_queue_monitor()
-    if current_depth is not None:
-        return _noted(monitor, queue, current_depth)
-    if not monitor.is_fresh:
-        run_blocking(monitor.refresh(), timeout_s=ANSWER_S)
-    return _level(monitor, queue)
-
-
-def should_throttle_production(queue: QueueType | None = None, current_depth: float | None = None) -> bool:
-    """Whether producers of *queue* (of any queue, when none is named) should slow down."""
-    return check_backpressure(queue, current_depth).throttles
-
-
-def should_stop_production(queue: QueueType | None = None, current_depth: float | None = None) -> bool:
-    return check_backpressure(queue, current_depth) is BackpressureLevel.STOP
-
-
-def get_throttle_factor(queue: QueueType | None = None, current_depth: float | None = None) -> float:
-    """The share of full speed at which producers of *queue* should run, from 1 down to 0."""
-    return check_backpressure(queue, current_depth).throttle_factor
-
-
-def _noted(monitor: QueueMonitor, queue: QueueType | None, depth: float) -> BackpressureLevel:
-    if queue is None:
-        raise ConfigError(f"a depth of {depth:g} is of one queue; name it")
-    return monitor.note(queue, depth)
-
-
-def _level(monitor: QueueMonitor, queue: QueueType | None) -> BackpressureLevel:
-    return max(monitor.level(item) for item in QueueType) if queue is None else monitor.level(queue)

@@ -16,8 +16,6 @@ from ringrift.daemons.planning import BACKPRESSURE, OPERATOR, STOPPED_BY_PERSON
 from ringrift.daemons.status import DaemonReader
 from ringrift.daemons.types import DaemonType
 from ringrift.events.event import RouterEvent
-from ringrift.events.handlers import HandlerBase
-from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 
 # How any part of this process wakes its loop: it says only that it may be worth to look again.
@@ -55,11 +53,6 @@ class LoopWaker:
         return end
 
 
-def get_loop_waker() -> LoopWaker:
-    """Return the waker of this process."""
-    return process_scope().get(LoopWaker, LoopWaker)
-
-
 START_S_MAX = 30.0  # who has not joined by then is not coming
 
 
@@ -75,10 +68,10 @@ Reasons = Callable[[str], StopReason]
 
 
 class StageMembers:
-    """The daemons that plan now, by the name of their type."""
+    """The daemons that plan now, by the name of their type. Every change wakes the loop through *waker*."""
 
-    def __init__(self, runtime: Runtime | None = None) -> None:
-        self._runtime = runtime or system_runtime()
+    def __init__(self, runtime: Runtime | None = None, *, waker: LoopWaker | None = None) -> None:
+        self._runtime, self._waker = runtime or system_runtime(), waker or LoopWaker()
         self._began_s = self._runtime.monotonic_s()
         self._running: Counter[str] = Counter()  # some types are two names of one thing
         self._is_complete = self._is_closed = False
@@ -86,11 +79,11 @@ class StageMembers:
 
     def join(self, name: str) -> None:
         self._running[name] += 1
-        get_loop_waker().ring(f"{name} plans")
+        self._waker.ring(f"{name} plans")
 
     def leave(self, name: str) -> None:
         self._running[name] -= 1
-        get_loop_waker().ring(f"{name} plans no more")
+        self._waker.ring(f"{name} plans no more")
 
     def is_running(self, name: str) -> bool:
         return self._running[name] > 0
@@ -98,7 +91,7 @@ class StageMembers:
     def complete(self) -> None:
         """All daemons that were to start have started or failed: who is missing now does not plan."""
         self._is_complete = True
-        get_loop_waker().ring("all daemons are up")
+        self._waker.ring("all daemons are up")
 
     def close(self) -> None:
         """The process ends: who leaves from now on was not stopped by anybody."""
@@ -112,38 +105,9 @@ class StageMembers:
         return {name: self.reasons(name) for name in names if not self.is_running(name)}
 
 
-def get_stage_members() -> StageMembers:
-    return process_scope().get(StageMembers, StageMembers)
-
-
 def why_not_planning(manager: DaemonReader, name: str) -> StopReason:
     """Why the daemon of that type does not run, as *manager* knows."""
     daemon = DaemonType(name)
     if told := manager.why_resting(daemon, STOPPED_BY_PERSON, OPERATOR):
         return StopReason(told, by_person=True)
     return StopReason(manager.why_resting(daemon, BACKPRESSURE) or manager.why(daemon) or "it is starting")
-
-
-class StageDaemon(HandlerBase):
-    """A daemon that plans a stage of the loop, or an input of its plan, for as long as it runs."""
-
-    plans_as: str = ""  # the name of its type; empty: it plans nothing
-
-    async def run(self, *, on_ready: Callable[[], None] | None = None) -> None:
-        if not self.plans_as:
-            await super().run(on_ready=on_ready)
-            return
-        joined = False
-
-        def ready() -> None:
-            nonlocal joined
-            get_stage_members().join(self.plans_as)
-            joined = True
-            if on_ready is not None:
-                on_ready()
-
-        try:
-            await super().run(on_ready=ready)
-        finally:
-            if joined:
-                get_stage_members().leave(self.plans_as)

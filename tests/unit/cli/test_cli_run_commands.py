@@ -10,6 +10,7 @@ import psutil
 import pytest
 from run_folder import answer, in_engine, ringrift, write_models, write_status, write_student
 
+from ringrift.coordination.safeguards import get_emergency_stop
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.learning.facts.ledger import quoted
 from ringrift.learning.plan.snapshot import Explanation
@@ -17,7 +18,6 @@ from ringrift.learning.requests import ALL, Pauses
 from ringrift.learning.run_status import EXPLAIN_PREFIX, read_run_choice
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import TWELVE, SampleRun
-from ringrift.work.limits import get_emergency_stop
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 TWO = SampleRun(configs=("square8_2p", "hex8_2p"))

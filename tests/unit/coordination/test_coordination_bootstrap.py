@@ -31,12 +31,12 @@ from ringrift.coordination.event_subscription_registry import (
 )
 from ringrift.coordination.handler_resilience import resilient_handler
 from ringrift.coordination.initializer import Initialiser
+from ringrift.coordination.run_coordinator import get_open_run
 from ringrift.coordination.task_lifecycle_coordinator import get_task_lifecycle_coordinator
 from ringrift.coordination.unified_health_manager import get_health_manager
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
-from ringrift.learning.situation import get_open_run
 from ringrift.process import process_scope
 
 RETIRED = {name for name, spec in COORDINATOR_REGISTRY.items() if spec.pattern is InitPattern.SKIP}

@@ -12,6 +12,7 @@ from ringrift.coordination.pipeline_triggers import (
     get_trigger_conditions,
     should_trigger,
 )
+from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.coordination.unified_health_manager import HealthLevel, wire_health_events
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine, shared_kv
@@ -19,7 +20,6 @@ from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
 from ringrift.learning.plan.snapshot import Explanation
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, ConfigStatus, Cost, RunStatus
-from ringrift.work.stages import get_loop_waker
 from ringrift.work.worker.records import WORKERS, WorkerRecord
 
 CONFIG = "hex8_2p"

@@ -10,6 +10,8 @@ from ringrift.coordination.cluster_manifest import (
 from ringrift.coordination.coordinator_base import CoordinatorRegistry
 from ringrift.coordination.daemon_manager import get_daemon_manager, reset_daemon_manager
 from ringrift.coordination.duration_scheduler import DurationScheduler, get_duration_scheduler
+from ringrift.coordination.queue_monitor import QueueMonitor, get_queue_monitor
+from ringrift.coordination.safeguards import Safeguards, get_safeguards
 from ringrift.coordination.sync_facade import SyncFacade, get_sync_facade, reset_sync_facade
 from ringrift.coordination.task_coordinator import TaskCoordinator, get_task_coordinator
 from ringrift.coordination.task_lifecycle_coordinator import (
@@ -19,8 +21,6 @@ from ringrift.coordination.task_lifecycle_coordinator import (
 from ringrift.coordination.unified_health_manager import UnifiedHealthManager, get_health_manager
 from ringrift.daemons.manager import DaemonManager
 from ringrift.errors import ConfigError
-from ringrift.work.admission import Safeguards, get_safeguards
-from ringrift.work.queue_monitor import QueueMonitor, get_queue_monitor
 
 GETTERS = {
     ClusterManifest: get_cluster_manifest,

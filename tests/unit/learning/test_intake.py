@@ -12,6 +12,7 @@ import pytest
 from learning_story import RULES
 
 from ringrift.coordination.data_pipeline_orchestrator import PipelineConfig, wire_pipeline_events
+from ringrift.coordination.run_coordinator import get_loop_waker, get_open_run
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.opening import shared_engine
 from ringrift.engine.ports import Claimant, NewWork, WorkState
@@ -30,11 +31,9 @@ from ringrift.learning.loop import TrainingLoop
 from ringrift.learning.plan.evaluation import untrained_player
 from ringrift.learning.replay import replay
 from ringrift.learning.requests import ALL, Pause, Pauses
-from ringrift.learning.situation import get_open_run
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
-from ringrift.work.stages import get_loop_waker
 
 CONFIG = "square8_2p"
 WEIGHTS = struct.pack("<Q", 2) + b"{}weights"

@@ -11,8 +11,8 @@ from ringrift.coordination.auto_export_daemon import (
     get_auto_export_daemon,
 )
 from ringrift.coordination.per_orchestrator import replay_window
+from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.work.stages import get_loop_waker
 
 
 def test_the_state_of_exports_is_read_off_the_facts():

@@ -20,6 +20,7 @@ from ringrift.coordination.data_pipeline_orchestrator import (
     get_pipeline_status,
     wire_pipeline_events,
 )
+from ringrift.coordination.run_coordinator import get_loop_waker, get_open_run
 from ringrift.engine.leases import CONTROL_LEASE, NamedLease
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError
@@ -31,10 +32,8 @@ from ringrift.learning.loop import configs_of_the_run
 from ringrift.learning.plan.orders import train_order
 from ringrift.learning.plan.rules import LearningRules, learning_rules
 from ringrift.learning.run_status import CHOICE_KEY, STATUS_KEY
-from ringrift.learning.situation import get_open_run
 from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import ManualRuntime
-from ringrift.work.stages import get_loop_waker
 
 CONFIG = "square8_2p"
 

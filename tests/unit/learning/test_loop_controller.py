@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 from learning_story import RULES
 
+from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, RequestCarrier
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
@@ -30,7 +31,7 @@ from ringrift.process import process_scope
 from ringrift.settings import Settings
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.job.orders import JobArtifact, JobReport
-from ringrift.work.stages import StageDaemon, StageMembers, why_not_planning
+from ringrift.work.stages import StageMembers, why_not_planning
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 FIRST, SECOND = "square8_2p", "hex8_2p"
@@ -429,7 +430,7 @@ def manager_at(site, router):
 
 def members_of(site, manager):
     """Of the daemons of *manager* only the one is started: all others are taken for running."""
-    members = StageMembers(site.runtime)
+    members = StageMembers(site.runtime, waker=get_loop_waker())
     members.reasons = partial(why_not_planning, manager)
     for name in LEVERS - {COORDINATOR.value}:
         members.join(name)

@@ -1,15 +1,16 @@
 """Tasks on an engine in memory under simulated time, with a machine that is as it is told."""
 
+from ringrift.coordination.queue_monitor import QueueMonitor
+from ringrift.coordination.safeguards import EmergencyStop, Safeguards
 from ringrift.coordination.task_coordinator import TaskCoordinator
 from ringrift.coordination.task_lifecycle_coordinator import TaskLifecycleCoordinator
 from ringrift.engine.opening import memory_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.admission import AdmissionSources, Safeguards, TaskAdmission
+from ringrift.work.admission import AdmissionSources, TaskAdmission
 from ringrift.work.backpressure import NodeResources
-from ringrift.work.limits import EmergencyPlaces, EmergencyStop, TaskLimits
-from ringrift.work.queue_monitor import QueueMonitor
+from ringrift.work.limits import EmergencyPlaces, TaskLimits
 
 ROOMY = NodeResources(cpu_percent=10, memory_percent=30, disk_percent=40, disk_free_gb=200, load=0.5, cores=8)
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.coordination.unified_queue_populator import (
     QueuePopulatorDaemon,
     SupplyLimits,
@@ -19,7 +20,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RatingPoint, RunSeen
 from ringrift.testing.simulation import ManualRuntime
-from ringrift.work.stages import LOOP_SOURCE, get_loop_waker
+from ringrift.work.stages import LOOP_SOURCE
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 COUNTS = st.integers(0, 3000)

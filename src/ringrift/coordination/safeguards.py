@@ -1,0 +1,86 @@
+"""What tasks of this process pass before they start: its admission, its safeguards, the emergency stop."""
+
+from __future__ import annotations
+
+import psutil
+
+from ringrift.coordination.queue_monitor import get_queue_monitor
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import engine_on_demand, shared_kv
+from ringrift.process import SingletonMixin, process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import get_settings
+from ringrift.work.admission import AdmissionSources, SpawnGate, TaskAdmission, limits_for_machine
+from ringrift.work.backpressure import read_resources
+from ringrift.work.limits import EmergencyNotice, EmergencyPlaces, EmergencyState
+
+ANSWER_S = 10.0
+
+
+class EmergencyStop(EmergencyState, SingletonMixin):
+    """The emergency stop of *places*, or of this process's data folder."""
+
+    def __init__(self, places: EmergencyPlaces | None = None, *, runtime: Runtime | None = None) -> None:
+        here = EmergencyPlaces(get_settings().data_dir, shared_kv) if places is None else places
+        super().__init__(here, runtime=runtime)
+
+
+def get_emergency_stop() -> EmergencyStop:
+    """Return the emergency stop of this process's data folder."""
+    return EmergencyStop.get_instance()
+
+
+def emergency_notice() -> EmergencyNotice | None:
+    """Return why everything stands still; None when it does not. For code without a loop."""
+    return run_blocking(get_emergency_stop().notice(), timeout_s=ANSWER_S)
+
+
+def turn_on_emergency_stop(reason: str) -> EmergencyNotice:
+    return run_blocking(get_emergency_stop().turn_on(reason), timeout_s=ANSWER_S)
+
+
+def clear_emergency_stop() -> EmergencyNotice | None:
+    """Let work start again; return what was in force."""
+    return run_blocking(get_emergency_stop().clear(), timeout_s=ANSWER_S)
+
+
+def get_task_admission() -> TaskAdmission:
+    """Return the admission of this process."""
+    return process_scope().get(TaskAdmission, _admission_here)
+
+
+def _admission_here() -> TaskAdmission:
+    settings = get_settings()
+    limits = limits_for_machine(psutil.cpu_count() or 1, spawns_per_minute=settings.spawns_per_minute)
+    sources = AdmissionSources(
+        engine=engine_on_demand,
+        emergency=get_emergency_stop(),
+        monitor=get_queue_monitor(),
+        resources=lambda: read_resources(settings.data_dir),
+        runtime=system_runtime(),
+    )
+    return TaskAdmission(sources, limits=limits)
+
+
+class Safeguards(SpawnGate, SingletonMixin):
+    """The last gate of *admission*, or of this process's."""
+
+    def __init__(self, admission: TaskAdmission | None = None) -> None:
+        super().__init__(get_task_admission() if admission is None else admission)
+
+    def check_before_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
+        """`allow` for code without a loop."""
+        return run_blocking(self.allow(task_type, node_id), timeout_s=ANSWER_S).as_pair()
+
+
+def get_safeguards() -> Safeguards:
+    """Return the safeguards of this process."""
+    return Safeguards.get_instance()
+
+
+reset_safeguards = Safeguards.reset_instance
+
+
+def check_before_spawn(task_type: str, node_id: str = "") -> tuple[bool, str]:
+    """Whether a task may start, and why not."""
+    return get_safeguards().check_before_spawn(task_type, node_id)
