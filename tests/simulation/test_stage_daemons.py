@@ -24,8 +24,8 @@ from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.state import stage_of
 from ringrift.learning.judging.promotion import ROLLBACK
 from ringrift.learning.plan import training
+from ringrift.learning.plan.orders import outlook
 from ringrift.learning.plan.rules import CascadeRules, StudentRules
-from ringrift.learning.plan.snapshot import outlook
 from ringrift.learning.plan.stages import LEVERS
 from ringrift.learning.replay import replay
 from ringrift.learning.tuning import TOPIC as TUNED

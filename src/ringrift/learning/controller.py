@@ -36,10 +36,16 @@ from ringrift.learning.facts.state import STUDENTS, Block, ConfigState, OpenJob
 from ringrift.learning.judging.feedback import RatingCurves, config_view
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import ChampionPointers
-from ringrift.learning.plan.orders import decided_by_cascade, source_name, source_of
+from ringrift.learning.plan.orders import (
+    ConfigPlan,
+    Snapshot,
+    decided_by_cascade,
+    outlook,
+    source_name,
+    source_of,
+)
 from ringrift.learning.plan.plan import SELFPLAY, Capacity, Choice, Effort, choose, plan, plan_next_games
-from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, outlook, rules_note
+from ringrift.learning.plan.rules import LearningRules, rules_note
 from ringrift.learning.plan.stages import (
     CASCADE_TRAINING,
     LEVERS,

@@ -31,8 +31,8 @@ from ringrift.learning.facts.facts import (
 from ringrift.learning.facts.records import Model, ModelState, ShardState
 from ringrift.learning.facts.state import Block, ConfigState, EndedJob
 from ringrift.learning.plan.evaluation import waiting_for_verdict, who_plays
+from ringrift.learning.plan.orders import EXTRA_STAGES, STAGES, ConfigPlan
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import EXTRA_STAGES, STAGES, ConfigPlan
 from ringrift.learning.plan.stages import NEEDED, breaker_gate, slot_of, stage_gate, stop_of, stops_of
 from ringrift.learning.requests import Pause
 from ringrift.learning.run_status import (

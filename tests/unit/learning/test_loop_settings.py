@@ -14,8 +14,9 @@ from ringrift.learning.facts.facts import PRICE_TOPIC, Blocked, Noted
 from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.state import fold
 from ringrift.learning.judging.feedback import Feedback, RatingCurves
+from ringrift.learning.plan.orders import Snapshot, outlook, rules_in_force
 from ringrift.learning.plan.plan import PRICE_S_MIN, Capacity, plan
-from ringrift.learning.plan.snapshot import Snapshot, outlook, rules_in_force, rules_note
+from ringrift.learning.plan.rules import rules_note
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure import BackpressureLevel
 from ringrift.work.limits import SpawnVerdict

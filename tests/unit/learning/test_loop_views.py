@@ -7,9 +7,8 @@ from ringrift.learning.facts.facts import Blocked, Promoted
 from ringrift.learning.judging.feedback import feedback, gauntlet_of
 from ringrift.learning.judging.promotion import Pairing
 from ringrift.learning.plan.evaluation import who_plays
-from ringrift.learning.plan.orders import evaluate_order
+from ringrift.learning.plan.orders import Snapshot, evaluate_order
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.snapshot import Snapshot
 from ringrift.learning.plan.stages import LEVERS, stages_note
 from ringrift.learning.requests import Pause
 from ringrift.learning.run_status import Curve

@@ -27,8 +27,8 @@ from ringrift.errors import Conflict
 from ringrift.events.catalog.table import CATALOG
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.judging.feedback import RatingCurves
+from ringrift.learning.plan.orders import outlook
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.snapshot import outlook
 from ringrift.learning.tuning import Search, TuningStore, order_search
 from ringrift.runtime import SystemRuntime
 from ringrift.testing.simulation import SimulatedRuntime, simulate

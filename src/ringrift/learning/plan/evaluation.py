@@ -25,9 +25,15 @@ from ringrift.learning.facts.results import WEIGHTS_SUFFIX
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging import promotion
 from ringrift.learning.judging.promotion import Pairing, PromotionJudgement, PromotionVerdict
-from ringrift.learning.plan.orders import RATING, evaluate_order, tournament_order
+from ringrift.learning.plan.orders import (
+    RATING,
+    ConfigPlan,
+    Snapshot,
+    evaluate_order,
+    is_running,
+    tournament_order,
+)
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.learning.plan.stages import MODEL_PERFORMANCE_WATCHDOG, is_stopped
 from ringrift.learning.plan.trust import (
     distrusted_models,

@@ -38,8 +38,12 @@ from ringrift.learning.models import kept_checkpoint, not_needed
 from ringrift.learning.plan.evaluation import decided_generator, plan_judgement, plan_tournament, who_plays
 from ringrift.learning.plan.orders import (
     CascadeStart,
+    ConfigPlan,
+    Snapshot,
+    Wanted,
     begun_with,
     export_order,
+    is_running,
     rows_without_network,
     selfplay_games,
     selfplay_order,
@@ -48,7 +52,6 @@ from ringrift.learning.plan.orders import (
     warm_start,
 )
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, Wanted, is_running
 from ringrift.learning.plan.stages import (
     AUTO_PROMOTION,
     CASCADE_TRAINING,

@@ -33,9 +33,8 @@ from ringrift.learning.facts.records import (
 from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, DIVERGED, ConfigState
 from ringrift.learning.judging import promotion
 from ringrift.learning.judging.feedback import refuse_shard
-from ringrift.learning.plan.orders import student_order
+from ringrift.learning.plan.orders import ConfigPlan, Snapshot, is_running, student_order
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.learning.plan.stages import QUALITY_MONITOR, STALE_FALLBACK, is_stopped, stop_of
 from ringrift.learning.plan.trust import ancestors, distrusted_models, has_recalled, learned_shards
 from ringrift.work.freshness_rules import FRESH_HOURS_MAX, GAMES_MIN, why_stale

@@ -33,9 +33,15 @@ from ringrift.learning.facts.records import (
 )
 from ringrift.learning.facts.results import WEIGHTS_SUFFIX
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.plan.orders import model_files, shard_name, unfinished_name
+from ringrift.learning.plan.orders import (
+    ConfigPlan,
+    Snapshot,
+    is_running,
+    model_files,
+    shard_name,
+    unfinished_name,
+)
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, is_running
 from ringrift.work.job.orders import INPUTS, OUT, JobOrder, JobReport
 from ringrift.work.worker.records import WorkerRecord
 
