@@ -23,8 +23,7 @@ from ringrift.work.worker.records import SET_ASIDE, SetAsideRecord, set_aside_ke
 
 # Pauses: what people stopped on purpose, one config or the whole run, until they let it go on.
 #
-# A pause is a hold of the work queue, so that no worker of any process claims what it holds, and it is there
-# until somebody takes it away. The loop reads the same entries and orders nothing meanwhile.
+# A pause is a hold of the work queue, so that no worker of any process claims what it holds.
 
 
 ALL = ALL_WORK

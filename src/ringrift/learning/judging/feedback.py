@@ -157,8 +157,6 @@ def passes_gate(config: str, view: QualityView) -> bool:
     return view.score is None or view.games < GATE_GAMES_MIN or view.score >= quality_gate(config)
 
 
-# What results ask for.
-#
 # `feedback` looks at the state and the rating curve, and returns multipliers between fixed bounds with the
 # reasons. The plan applies them. The same facts give the same feedback, so a decision can be replayed.
 # Everything that is not known counts as neutral, and no finding ever takes a config out of the plan.

@@ -19,12 +19,10 @@ from ringrift.learning.facts.records import Match
 from ringrift.learning.run_status import Curve
 from ringrift.statistics.ratings import Z_95, Contest, JointFit, Prior, fit, rankings_among_copies
 
-# Ratings, recomputed from all matches of a config.
-#
-# A pool holds the matches of one number of players and one search setting: ratings of different pools have
-# nothing to do with each other. A model takes part under the hash of its weights, so no rating passes to
-# another file of the same name. One baseline, the random player, is pinned; the nominal ratings of the others
-# are only where the fit starts to believe (see docs/ratings.md).
+# Ratings, recomputed from all matches. A pool holds the matches of one number of players and one search
+# setting: ratings of different pools have nothing to do with each other. A model takes part under the hash
+# of its weights, so no rating passes to another file of the same name. One baseline, the random player, is
+# pinned; the nominal ratings of the others are only where the fit starts to believe (see docs/ratings.md).
 
 
 PINNED = "random"

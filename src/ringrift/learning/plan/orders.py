@@ -136,9 +136,7 @@ def is_running(snapshot: Snapshot, made: ConfigPlan, stage: str) -> bool:
     return bool(jobs)
 
 
-# How a config is looked at before it is planned for: the rules in force, the rating, and the feedback.
-#
-# The loop and the replay look in the same way, or a decision could not be made again.
+# How a config is looked at before it is planned for; the replay looks in the same way as the loop.
 
 
 def outlook(

@@ -47,9 +47,8 @@ from ringrift.work.worker.records import WorkerRecord
 
 # What a recall takes out of a run: games, rows, matches, and the models that learned from them.
 #
-# The same state and recall give the same answer, before the recall as a preview and after it as an account.
-# A champion that is recalled, or that learned from recalled games, gives its place to the last one that did
-# not, if there is one: the plan decides that, and a setting leaves the second kind alone.
+# The answer is the same before a recall, as a preview, and after it. A champion that is recalled, or learned
+# from recalled games, gives its place to the last one that did not, if a setting does not spare the second.
 
 
 RECALLED_REASON = "the model was recalled"
