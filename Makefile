@@ -28,16 +28,19 @@ setup: $(VENV)/.dev-ready
 run: $(VENV)/.run-ready
 	$(BIN)/ringrift run
 
-# Two halves side by side: the first mostly waits for real processes. Its lines come after those of the second.
+# Three parts side by side: two of them mostly wait for real processes. Their lines come after those of the first.
 PYTEST = $(BIN)/python -m pytest
-WAITING = tests/browser tests/integration tests/simulation
-WAITING_LOG = .pytest_cache/waiting.log
+NODES = $(wildcard tests/integration/test_[a-j]*.py)
+RUNS = tests/browser tests/simulation $(wildcard tests/integration/test_[k-z]*.py)
+PART = -o cache_dir=.pytest_cache/
 test: $(VENV)/.dev-ready
 	@mkdir -p .pytest_cache
-	@$(PYTEST) -o cache_dir=.pytest_cache/waiting $(WAITING) > $(WAITING_LOG) 2>&1 & waiting=$$!; \
-	$(PYTEST) $(addprefix --ignore=,$(WAITING)); others=$$?; \
-	tail -n +1 -f --pid=$$waiting $(WAITING_LOG); wait $$waiting; waited=$$?; \
-	exit $$((others | waited))
+	@$(PYTEST) $(PART)nodes $(NODES) > .pytest_cache/nodes.log 2>&1 & nodes=$$!; \
+	$(PYTEST) $(PART)runs $(RUNS) > .pytest_cache/runs.log 2>&1 & runs=$$!; \
+	$(PYTEST) $(addprefix --ignore=tests/,browser integration simulation); first=$$?; \
+	tail -n +1 -f --pid=$$nodes .pytest_cache/nodes.log; wait $$nodes; second=$$?; \
+	tail -n +1 -f --pid=$$runs .pytest_cache/runs.log; wait $$runs; third=$$?; \
+	exit $$((first | second | third))
 
 # A real worker that alters its games, among honest ones; the simulated form is part of `make test`.
 .PHONY: honest

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 REPEATED_MAX = 20  # more than that is no accident
-# `make test` runs two halves side by side, each with a cache of its own.
-CACHES = (Path(".pytest_cache"), Path(".pytest_cache/waiting"))
+# `make test` runs three parts side by side, each with a cache of its own.
+CACHES = tuple(Path(".pytest_cache") / part for part in ("", "nodes", "runs"))
 
 
 def main() -> int:

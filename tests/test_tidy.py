@@ -36,6 +36,17 @@ BY_PATH += ("data/backup/archive.py", "data/backup/restore.py", "data/transactio
 PATH_WRITES = {"write_bytes", "write_text", "mkdir", "unlink", "rmdir", "rename", "symlink_to", "hardlink_to"}
 OS_WRITES = {"replace", "rename", "link", "symlink", "remove", "unlink", "mkdir", "makedirs", "truncate"}
 
+# Names with an underscore that libraries document, and the few of theirs that are used although they are not.
+PUBLIC_WITH_UNDERSCORE = {"_exit", "_current_frames", "_replace"}
+PRIVATE_OF_LIBRARIES = {
+    "ringrift/daemons/running.py": {"_initializing"},
+    "ringrift/data/backup/run_states.py": {"_Decompress"},
+    "ringrift/events/delivery.py": {"_asyncio_future_blocking"},
+    "ringrift/events/router_loop.py": {"_log_destroy_pending"},
+    "ringrift/games/compiled.py": {"_cache", "_cache_file", "_impl", "_index_key", "_load_index"},
+    "ringrift/network/engines.py": {"_convolution_pointwise", "_reorder_convolution_weight"},
+}
+
 
 def offences(check):
     found = []
@@ -115,6 +126,50 @@ def inner_imports(name, text):
                     yield inner.lineno, "an import inside a function"
 
 
+def is_private(name):
+    """Whether only its owner uses this name: `__this__` and `_this_` are Python's own."""
+    return name.startswith("_") and not name.endswith("_")
+
+
+def own_private_names(tree):
+    """What the classes of a module call private: their methods, fields and nested classes."""
+    for cls in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for node in ast.walk(cls):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                yield node.name
+            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and of_itself(node):
+                yield node.attr
+
+
+def of_itself(node):
+    """Whether an attribute is one of `self`, `cls` or `super()`."""
+    owner = node.value.func if isinstance(node.value, ast.Call) else node.value
+    return isinstance(owner, ast.Name) and owner.id in {"self", "cls", "super"}
+
+
+def private_attributes_of_others(name, text):
+    tree = parsed(text)
+    libraries = PRIVATE_OF_LIBRARIES.get(name, set())
+    known = {*own_private_names(tree), *libraries, *PUBLIC_WITH_UNDERSCORE}
+    used = set()
+    for node in ast.walk(tree):
+        found = []
+        if isinstance(node, ast.Attribute) and not of_itself(node):
+            found = [node.attr]
+        elif isinstance(node, ast.ImportFrom):
+            found = [each.name for each in node.names]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"getattr", "setattr", "hasattr"}:
+            found = [str(each.value) for each in node.args[1:2] if isinstance(each, ast.Constant)]
+        used.update(found)
+        for each in found:
+            if is_private(each) and each not in known:
+                yield node.lineno, f"{each} belongs to another module"
+    for each in libraries - used:
+        yield 1, f"{each} is not used any more: take it out of PRIVATE_OF_LIBRARIES"
+
+
 @pytest.mark.parametrize(
     "check",
     [
@@ -125,10 +180,27 @@ def inner_imports(name, text):
         writes_by_path,
         swallowed_errors,
         inner_imports,
+        private_attributes_of_others,
     ],
 )
 def test_source_is_tidy(check):
     assert offences(check) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("class A:\n    def go(self, event):\n        event._seq = 1", 1),
+        ("class A:\n    def go(self, event):\n        return getattr(event, '_seq', 0)", 1),
+        ("from ringrift.events.event import _seq", 1),
+        ("class A:\n    _seq: int = 0\ndef go(event):\n    event._seq += 1", 0),
+        ("class A:\n    def __init__(self):\n        self._seq = self._base = super()._start()", 0),
+        ("class A:\n    def go(self):\n        self.other._seq = 1", 1),
+        ("found = point._replace(x=1)\nmember._value_", 0),
+    ],
+)
+def test_private_attributes_are_found(text, found):
+    assert len(list(private_attributes_of_others("ringrift/some.py", text))) == found
 
 
 def test_broad_excepts_stand_only_where_somebody_elses_code_is_isolated():

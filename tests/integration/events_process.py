@@ -26,12 +26,12 @@ async def main(folder):
     async def handle(event):
         if event["n"] % 3 == 0:
             await asyncio.sleep(0.001)
-        instance = await router._crossing.identify()
+        instance = await router.identify()
         line(folder / f"handled.{instance}", f"{event.event_id} {int(event.redelivered)}")
 
     router.subscribe(EVENT, handle, "handler")
     await router.start()
-    instance = await router._crossing.identify()
+    instance = await router.identify()
     line(folder / f"ready.{os.getpid()}", instance)
     n = 0
     while not (folder / "end").exists():

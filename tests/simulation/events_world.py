@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ringrift.coordination.dead_letter_queue import DeadLetterQueue
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.errors import Unavailable
+from ringrift.events.event import current_delivery
 from ringrift.events.positions import DeliveryNotes, Identity, LogConnection
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.settings import load_settings
@@ -120,7 +121,14 @@ class Process:
                 return  # a report of the router
             key = (event["publisher"], event["number"])
             world.starts.append(
-                Start(self.life, subscription, *key, event.redelivered, event.event_type, event._seq)
+                Start(
+                    self.life,
+                    subscription,
+                    *key,
+                    event.redelivered,
+                    event.event_type,
+                    current_delivery.get().log_seq,
+                )
             )
             fate = world.rng.random() if world.chaos else 1.0
             if fate < 0.05:

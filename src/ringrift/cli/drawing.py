@@ -306,10 +306,11 @@ def _blocks(status: RunStatus, now_s: float) -> list[RenderableType]:
 
 
 def _explained(status: RunStatus, limit: int | None) -> list[RenderableType]:
-    """Who plays and who is published, and what holds learning back, in a line for each config."""
+    """Who plays and who is published, what holds learning back, and what searches found, by config."""
     lines: list[RenderableType] = []
     for key, config in status.configs.items():
-        parts = [config.who_plays, f"held back by {config.held_back}" if config.held_back else ""]
+        held = f"held back by {config.held_back}" if config.held_back else ""
+        parts = [config.who_plays, held, *config.tuned]
         if any(parts):
             lines.append(Text.assemble((f"{key}: ", "dim"), "; ".join(part for part in parts if part)))
     return lines[:limit]

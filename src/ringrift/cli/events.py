@@ -1,4 +1,4 @@
-"""`ringrift events`: watch them, check their wiring, look after dead letters."""
+"""`ringrift events`: look them up, watch them, check their wiring, look after dead letters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ringrift.engine.ports import EventLog, LogRecord
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.audit import AuditEntry, audit_entries, audit_summary, read_last_seen
 from ringrift.events.catalog.names import delivered_as, is_canonical
-from ringrift.events.catalog.table import CATALOG
+from ringrift.events.catalog.table import ALIASES, CATALOG, EventSpec
 from ringrift.events.event import decode_body
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
@@ -142,7 +142,110 @@ NOT_NEGATIVE = click.FloatRange(min=0)
 
 @click.group(no_args_is_help=True, commands=[dead_letters])
 def events() -> None:
-    """Watch events, check their wiring, repair."""
+    """Look events up, watch them, check their wiring, repair."""
+
+
+@events.command("list")
+@click.argument("category", required=False, metavar="[CATEGORY]")
+@as_json
+def list_events(category: str | None, as_json: bool) -> None:
+    """List the events of the catalog, or those of one category."""
+    with plain_errors():
+        specs = [spec for spec in CATALOG.values() if category in (None, spec.category)]
+        if not specs:
+            raise ConfigError(f"there is no category {category!r}; there are: {', '.join(_categories())}")
+    if as_json:
+        print_json({"events": [_described(spec) for spec in specs]})
+        return
+    rows = [(spec.category, spec.name, spec.severity, _reach(spec)) for spec in specs]
+    print_table("Events", ("category", "event", "severity", "goes to"), sorted(rows))
+    console().print(f"\n{len(rows)} events; `ringrift events show EVENT` tells the fields of one.")
+
+
+@events.command("show")
+@click.argument("event")
+@as_json
+@on_data_folder
+def show_event(event: str, as_json: bool) -> None:
+    """Tell what an event says, by which names, who really sends it and who hears it."""
+    with plain_errors():
+        spec = _spec_of(event)
+        seen = ask_engine(lambda engine: read_last_seen(engine.kv)) if has_run() else {}
+        entry = next(each for each in audit_wiring(seen).events if each.name == spec.name)
+    if as_json:
+        print_json({**_described(spec), **entry.to_dict()})
+        return
+    console().print(f"[bold]{spec.name}[/bold]  {spec.category}, {spec.severity}, {_reach(spec)}")
+    for label, text in _lines(spec, entry):
+        console().print(f"  {label:<12} {text}", markup=False)
+    fields = [
+        (item.name, item.type, "yes" if item.required else "", ", ".join(_also(spec, item.name)))
+        for item in spec.fields
+    ]
+    print_table("\nFields", ("field", "type", "needed", "also taken from"), fields)
+
+
+def _categories() -> list[str]:
+    return sorted({spec.category for spec in CATALOG.values()})
+
+
+def _spec_of(event: str) -> EventSpec:
+    """The event of that name, wire value or other name, in any case."""
+    found = next((CATALOG[name] for name in delivered_as(event) if name in CATALOG), None)
+    if found is None:
+        raise ConfigError(_unknown(event))
+    return found
+
+
+def _described(spec: EventSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "value": spec.value,
+        "category": spec.category,
+        "severity": spec.severity,
+        "crosses_processes": spec.crosses,
+        "high_impact": spec.high_impact,
+        "other_names": _other_names(spec),
+        "when": spec.emitted_when,
+        "note": spec.note,
+        "fields": [
+            {
+                "name": item.name,
+                "type": item.type,
+                "required": item.required,
+                "also": _also(spec, item.name),
+            }
+            for item in spec.fields
+        ],
+    }
+
+
+def _lines(spec: EventSpec, entry: AuditEntry) -> Iterator[tuple[str, str]]:
+    yield "wire value", spec.value
+    if others := _other_names(spec):
+        yield "also named", ", ".join(others)
+    if failures := sorted(alias.alias for alias in ALIASES.values() if alias.when_failed == spec.name):
+        yield "also", f"a failed {', '.join(failures)}"
+    if spec.emitted_when:
+        yield "sent", spec.emitted_when
+    yield "sent by", ", ".join(entry.emitters) or entry.reason
+    yield "heard by", ", ".join(entry.subscribers) or entry.reason
+    sent, received = _audit_row(entry, system_runtime().now_s())[2:4]
+    yield "seen here", f"sent {sent}, received {received}"
+    if spec.note:
+        yield "note", spec.note
+
+
+def _reach(spec: EventSpec) -> str:
+    return "every process" if spec.crosses else "its own process"
+
+
+def _other_names(spec: EventSpec) -> list[str]:
+    return sorted(alias.alias for alias in ALIASES.values() if alias.canonical == spec.name)
+
+
+def _also(spec: EventSpec, field: str) -> list[str]:
+    return [alias for alias, name in spec.field_aliases.items() if name == field]
 
 
 @events.command("tail")
@@ -193,9 +296,13 @@ def _point_out(name: str) -> None:
     """An event that is in no catalog may be one of the user's own; more often it is misspelt."""
     if any(is_canonical(each) for each in delivered_as(name)):
         return
+    click.secho(f"ringrift: {_unknown(name)}", fg="yellow", err=True)
+
+
+def _unknown(name: str) -> str:
     near = get_close_matches(name.upper(), CATALOG, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    click.secho(f"ringrift: the catalog has no event {name!r}{hint}", fg="yellow", err=True)
+    hint = f"; did you mean {near[0]}?" if near else "; `ringrift events list` shows all"
+    return f"the catalog has no event {name!r}{hint}"
 
 
 async def _tail(names: Sequence[str], *, since_s: float, follow: bool, as_json: bool) -> None:

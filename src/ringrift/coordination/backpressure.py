@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from ringrift.coordination.duration_scheduler import get_duration_store
@@ -83,7 +84,10 @@ OVERLOAD_COOLDOWN_S = 300.0
 
 
 class QueueMonitorDaemon(HandlerBase):
-    """QUEUE_MONITOR: reads every queue, and tells when producers should slow down and when not any more."""
+    """QUEUE_MONITOR: reads every queue, and tells when producers should slow down and when not any more.
+
+    What it told stands in the store, so that the next one takes back what this one announced.
+    """
 
     capability: ClassVar[str] = "backpressure"
     emits: ClassVar[tuple[str, ...]] = ("BACKPRESSURE_ACTIVATED", "BACKPRESSURE_RELEASED")
@@ -107,8 +111,17 @@ class QueueMonitorDaemon(HandlerBase):
         # A busy machine is the normal case during self-play; only what asks for a pause counts as a level.
         if signal.should_pause:
             level = max(level, signal.level)
-        before = self.announced
-        self.announced, reports = before.step(level, self._runtime.now_s())
+        before, now_s = await self._monitor.announced(), self._runtime.now_s()
+        told = before
+        if before.active and level.throttles and not before.is_measured(now_s):
+            told = Announced()  # nobody goes by it any more, so it is told again
+        self.announced, reports = told.step(level, now_s)
+        if self.announced.active:
+            why = _why(self._monitor.fullest(), signal, level) if level.throttles else before.reason
+            self.announced = replace(self.announced, reason=why, measured_s=now_s)
+        if self.announced != before:
+            # First, because whoever hears the event looks here.
+            await self._monitor.keep(self.announced)
         if reports:
             event, payload = self._reports(before, signal, level)
             await (self._own_router or get_router()).publish(event, payload, self.name)
@@ -123,7 +136,7 @@ class QueueMonitorDaemon(HandlerBase):
             return "BACKPRESSURE_ACTIVATED", {
                 "node_id": node,
                 "level": str(level),
-                "reason": _why(fullest, signal, level),
+                "reason": self.announced.reason,
                 "resource_type": fullest.queue.value if fullest.level >= level else signal.highest,
                 "utilization": round(signal.overall_pressure, 3),
                 "spawn_rate_multiplier": min(level.throttle_factor, signal.spawn_rate_multiplier),

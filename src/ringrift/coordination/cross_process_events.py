@@ -13,21 +13,25 @@ from typing import Any, TypeVar
 import structlog
 
 from ringrift.coordination.event_router import get_router
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import loop_is_running, run_blocking
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import engine_on_demand, open_engine
 from ringrift.engine.ports import CursorKey, Engine, EventLog, KeyValue, LogEvent, LogRecord, Position
 from ringrift.errors import RingRiftError, StorageFull, StorageReadOnly, Unavailable
 from ringrift.events.catalog.names import normalize_event_type
 from ringrift.events.dead_letter_queue import ProcessDeadLetters
-from ringrift.events.event import EventSource, RouterEvent, decode_body, from_log, to_log
+from ringrift.events.event import (
+    Delivery,
+    EventSource,
+    RouterEvent,
+    current_delivery,
+    decode_body,
+    from_log,
+    to_log,
+)
 from ringrift.events.positions import LogConnection, process_log_connection
 from ringrift.events.router_reports import Failure, FailureKind
-from ringrift.events.subscriptions import (
-    Subscription,
-    SubscriptionHandle,
-    callback_name,
-)
+from ringrift.events.subscriptions import Subscription, SubscriptionHandle, callback_name
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.process import SingletonMixin
 from ringrift.runtime import system_runtime
@@ -43,20 +47,19 @@ _STABLE_TTL_S = 30 * 86_400.0
 _DEAD_AFTER_S = 300.0
 
 
-def _hostname() -> str:
-    return system_runtime().hostname
-
-
 @dataclass(frozen=True, slots=True)
 class CrossProcessEvent:
-    """A stored event as pollers see it; `event_id` is its number in the log."""
+    """A stored event as pollers see it; `event_id` is its number in the log.
+
+    `hostname` is where it was published; "" if it was stored by a version that did not write that down.
+    """
 
     event_id: int
     event_type: str
     payload: dict[str, Any] = field(default_factory=dict)
     source: str = ""
     created_at: float = 0.0
-    hostname: str = field(default_factory=_hostname)
+    hostname: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +155,7 @@ class CrossProcessEventQueue(SingletonMixin):
         """
         # Made once, outside of the retries: by its id the log recognizes an append that it already has.
         event = RouterEvent(normalize_event_type(event_type), dict(payload or {}), source=source)
-        entry = to_log(event, session=_SESSION)
+        entry = to_log(event, session=_SESSION, hostname=system_runtime().hostname)
 
         async def append() -> int:
             for attempt in range(max_retries):
@@ -391,9 +394,9 @@ def _report_given_up(subscriber_id: str, record: LogRecord) -> None:
     log.error("events.given_up", subscription=subscriber_id, seq=record.seq, event_type=record.type)
     nobody = Subscription(subscriber_id, (record.type,), str)  # its letter is for people: no router has it
     try:
-        event = from_log(record, decode_body(record))
+        delivery = Delivery(from_log(record, decode_body(record)), record.seq)
         # Given up is not dropped: a person finds it among the dead letters.
-        failure = Failure(event, nobody, FailureKind.UNACKNOWLEDGED, "polled and never acknowledged")
+        failure = Failure(delivery, nobody, FailureKind.UNACKNOWLEDGED, "polled and never acknowledged")
         ProcessDeadLetters().capture_failure(failure, instance=_INSTANCE)
     except RingRiftError as error:
         log.critical("events.dead_letter_lost", event_id=record.id, error=str(error))
@@ -407,6 +410,7 @@ def _as_polled(record: LogRecord) -> CrossProcessEvent:
         payload=body.get("payload") or {},
         source=body.get("source", ""),
         created_at=record.appended_s,
+        hostname=body.get("hostname", ""),
     )
 
 
@@ -519,7 +523,7 @@ class CrossProcessEventPoller:
             for event_type, handler in self._handlers:
                 self._subscribe(event_type, handler)
             # Waiting for the loop of the bridge would hold up a loop that runs here.
-            if self.router.bound_loop is None and not _loop_runs_here():
+            if self.router.bound_loop is None and not loop_is_running():
                 run_blocking(self.router.occupy(), timeout_s=_START_S)
                 self._borrowing = True
 
@@ -554,15 +558,16 @@ async def _within(work: Coroutine[Any, Any, None], timeout_s: float) -> None:
 
 def _adapter(handler: PollHandler) -> Callable[[RouterEvent], Any]:
     def handle(event: RouterEvent) -> Any:
-        seen = CrossProcessEvent(event._seq, event.event_type, event.payload, event.source, event.timestamp)
-        return handler(seen)
+        delivery = current_delivery.get()
+        seq = 0 if delivery is None else delivery.log_seq
+        fields = (event.event_type, event.payload, event.source, event.timestamp, _hostname_of(event))
+        return handler(CrossProcessEvent(seq, *fields))
 
     return handle
 
 
-def _loop_runs_here() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+def _hostname_of(event: RouterEvent) -> str:
+    """Where it was published; "" if that is not known any more."""
+    if isinstance(event.cross_process_event, LogRecord):
+        return str(decode_body(event.cross_process_event).get("hostname", ""))
+    return "" if event.origin is EventSource.CROSS_PROCESS else system_runtime().hostname

@@ -28,6 +28,7 @@ from ringrift.coordination.coordinator_dependencies import (
     verdict,
 )
 from ringrift.daemons.running import attempt, attempt_async, end_within
+from ringrift.engine.blocking import loop_is_running
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
 from ringrift.runtime import Runtime, system_runtime
 
@@ -263,14 +264,6 @@ def load_entry_point(entry_point: str) -> Any:
 def _asked(spec: CoordinatorSpec, options: BootstrapOptions) -> bool | None:
     """Whether the caller wants this one; None if nothing was said of it."""
     return options.enable.get(spec.switch, options.enable.get(f"enable_{spec.name}"))
-
-
-def loop_is_running() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _skip_wait(waiting: Any) -> None:

@@ -24,6 +24,8 @@ from ringrift.learning.judging.ratings import WINDOW_POINTS, analyse
 from ringrift.learning.loop import configs_of_the_run
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.tuning import (
+    HEURISTIC,
+    SEARCH_SETTINGS,
     STALLED_LOSS,
     STALLED_RATING,
     TOPIC,
@@ -34,6 +36,8 @@ from ringrift.learning.tuning import (
     TuningStore,
     kind_for_plateau,
     order_search,
+    subject_of,
+    told_of_finding,
     tune_order,
     tuned_rules,
     why_not,
@@ -62,7 +66,7 @@ __all__ = [
 # What is told of a search, as events of the catalog.
 
 
-_KNOBS = ("lr", "batch", "weight_decay", "window", "samples_per_row", "preset")
+_KNOBS = ("lr", "batch", "weight_decay", "window", "samples_per_row", "preset", *SEARCH_SETTINGS)
 
 
 def triggered_events(run: OptimizationRun) -> list[Told]:
@@ -70,7 +74,9 @@ def triggered_events(run: OptimizationRun) -> list[Told]:
     if run.optimization_type is OptimizationType.CMAES:
         sizes = {"generations": "generations", "population": "population_size"}
         given = {field: run.params[name] for name, field in sizes.items() if name in run.params}
-        return [("CMAES_TRIGGERED", {**about, **given})]
+        used = {name: run.params[name] for name in SEARCH_SETTINGS if name in run.params}
+        current = {"current_params": used} if used else {}
+        return [("CMAES_TRIGGERED", {**about, **current, **given})]
     if run.optimization_type is OptimizationType.NAS:
         space = {"presets": list(run.params.get("presets", ()))}
         return [("NAS_TRIGGERED", {**about, "search_space": space})]
@@ -118,8 +124,8 @@ def ended_events(run: OptimizationRun) -> list[Told]:
 
 
 def _changes(run: OptimizationRun) -> list[Told]:
-    """Training parameters that were shown to be better than those in use."""
-    if not run.improved or run.optimization_type is OptimizationType.CMAES:
+    """What was shown to be better than what is in use, and is used from now on."""
+    if not run.improved or subject_of(run) == HEURISTIC:
         return []
     about = {"config_key": run.config_key, "optimizer": str(run.optimization_type), "reason": run.run_id}
     return [
@@ -298,9 +304,19 @@ class OptimizationCoordinator(ListeningCoordinator):
         situation = self._situations.get(config)
         if not self.automatic or situation is None:
             return
-        kind = kind_for_plateau(config, has_samples=situation.state.newest_samples is not None)
+        state = situation.state
+        kind = kind_for_plateau(
+            config,
+            has_samples=state.newest_samples is not None,
+            has_champion=state.champion is not None,
+            last=await self._last_kind(config),
+        )
         if kind is not None:
             await self._try(kind, config, reason, automatic=True)
+
+    async def _last_kind(self, config: str) -> OptimizationType | None:
+        runs = await TuningStore((await self._engine()).kv).runs()
+        return next((run.optimization_type for run in reversed(runs) if run.config_key == config), None)
 
     async def _try(self, kind: OptimizationType, config: str, reason: str, **more: Any) -> None:
         try:
@@ -367,23 +383,14 @@ class OptimizationCoordinator(ListeningCoordinator):
 
     async def _note(self, run: OptimizationRun) -> None:
         """Write what was shown into the facts of the config, before the record says that it is done."""
-        details: dict[str, Any] = {
-            "run_id": run.run_id,
-            "kind": str(run.optimization_type),
-            "best_params": run.best_params,
-            "best_score": run.best_score,
-        }
         if run.optimization_type is OptimizationType.NAS and run.scores:
             text = f"sizes of the network were compared: {run.best_params.get('preset')} is best"
-            await self._situations.note(run.config_key, ARCHITECTURE, text, **details, scores=run.scores)
-        if run.improved and run.optimization_type is not OptimizationType.CMAES:
-            text = f"a search by {run.optimization_type} found better training parameters"
-            if run.optimization_type is OptimizationType.NAS:
-                text = (
-                    f"the next networks are {run.best_params.get('preset')}: {run.best_score:.0%} in a match"
-                )
-                loop = self._situations.loop
-                details["instead_of"] = None if loop is None else loop.rules.preset
+            found = {"best_params": run.best_params, "best_score": run.best_score, "scores": run.scores}
+            about = {"run_id": run.run_id, "kind": str(run.optimization_type)}
+            await self._situations.note(run.config_key, ARCHITECTURE, text, **about, **found)
+        situation, loop = self._situations.get(run.config_key), self._situations.loop
+        if run.improved and subject_of(run) != HEURISTIC and situation is not None and loop is not None:
+            text, details = told_of_finding(situation.state, run, loop.rules.preset)
             await self._situations.note(run.config_key, TOPIC, text, **details)
 
 
@@ -441,7 +448,11 @@ async def async_trigger(
 
 
 def trigger_cmaes(config_key: str | None = None, reason: str = "", **params: Any) -> OptimizationRun | None:
-    """Search for better weights of the heuristic player, from code that is not async."""
+    """Search for better settings of the search with which the champion plays, from code that is not async.
+
+    Before there is a champion, or with `subject="heuristic"`, for weights of the heuristic player, which
+    change nothing in the run.
+    """
     return _trigger(OptimizationType.CMAES, config_key, reason, params)
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.opening import engine_on_demand
+from ringrift.engine.opening import engine_on_demand, shared_engine
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
 from ringrift.process import SingletonMixin
-from ringrift.runtime import Runtime
+from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.work.backpressure import (
     QUEUE_LIMITS,
@@ -17,6 +17,7 @@ from ringrift.work.backpressure import (
     NodeResources,
     QueueLimits,
     QueueType,
+    read_announced,
     read_resources,
 )
 from ringrift.work.queue_monitor import QueueLevels
@@ -72,6 +73,12 @@ def check_backpressure(
     if not monitor.is_fresh:
         run_blocking(monitor.refresh(), timeout_s=ANSWER_S)
     return _level(monitor, queue)
+
+
+async def measured_pressure() -> str:
+    """Why producers are to rest, as QUEUE_MONITOR has measured it; empty if they are not, or nobody knows."""
+    engine = shared_engine().peek()  # only a process that has its store open has producers
+    return "" if engine is None else (await read_announced(engine.kv)).why_held(system_runtime().now_s())
 
 
 def should_throttle_production(queue: QueueType | None = None, current_depth: float | None = None) -> bool:

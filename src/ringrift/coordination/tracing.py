@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from opentelemetry import context as otel_context
 
 from ringrift.errors import ConfigError
-from ringrift.events.event import current_event
+from ringrift.events.event import current_delivery
 from ringrift.events.tracing import TraceContext, continued, extract, get_trace_context, inject, span
 
 __all__ = ["extract_trace_context", "inject_trace_context", "new_trace", "with_trace"]
@@ -30,7 +30,7 @@ extract_trace_context = extract
 def new_trace(name: str) -> Iterator[TraceContext]:
     """Run the block as the first span of a trace of its own, whatever trace is current."""
     # Inside a handler the trace of its event would become the parent.
-    event = current_event.set(None)
+    delivery = current_delivery.set(None)
     token = otel_context.attach(otel_context.Context())
     try:
         with span(name):
@@ -39,7 +39,7 @@ def new_trace(name: str) -> Iterator[TraceContext]:
             yield found
     finally:
         otel_context.detach(token)
-        current_event.reset(event)
+        current_delivery.reset(delivery)
 
 
 @contextmanager

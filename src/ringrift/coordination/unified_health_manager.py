@@ -18,7 +18,7 @@ from ringrift.coordination.utils import BoundedHistory
 from ringrift.daemons.running import attempt_async
 from ringrift.engine.run_reports import answers_here, reported, reported_health
 from ringrift.errors import ConfigError
-from ringrift.events.event import RouterEvent, current_event
+from ringrift.events.event import RouterEvent, current_delivery
 from ringrift.events.handlers import WiredCoordinator
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -538,7 +538,7 @@ class UnifiedHealthManager(WiredCoordinator):
         log.error("health.needs_a_person", subject=subject, event_type=event.event_type)
 
     async def _recover(self, subject: str, recover: Recovery) -> None:
-        current_event.set(None)  # in this task only: a recovery outlives the event that asked for it
+        current_delivery.set(None)  # in this task only: a recovery outlives the event that asked for it
         strategy, began_s = getattr(recover, "__name__", "registered"), self._runtime.monotonic_s()
         about = {"component": subject, "strategy": strategy, "reason": "failures in a row"}
         await self.router.publish("RECOVERY_INITIATED", about, NAME)

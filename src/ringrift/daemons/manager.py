@@ -45,6 +45,7 @@ from ringrift.daemons.types import (
     daemon_types_of,
 )
 from ringrift.engine.arguments import check_seconds, refuse
+from ringrift.engine.blocking import loop_is_running
 from ringrift.engine.run_reports import answers_here
 from ringrift.errors import ConfigError
 from ringrift.events.router import get_router
@@ -248,7 +249,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
         self._tasks = TaskOwner("daemon manager")
         self._check_registry()
         self._registrar.install_rows()
-        if self.config.auto_start and _loop_runs():
+        if self.config.auto_start and loop_is_running():
             self._open()
 
     @classmethod
@@ -506,6 +507,8 @@ class DaemonManager(DaemonReader, SingletonMixin):
         if self.config.loop_watchdog:
             self.watchdog.start()
         self._tasks = TaskOwner("daemon manager")
+        if self.config.enable_coordination_wiring:
+            self._tasks.create_task(self.reactions.watch_pressure(), name="daemon-pressure")
         if self.config.auto_start:
             self._tasks.create_task(self.start_all(profile="standard"), name="daemon-auto-start")
 
@@ -551,11 +554,3 @@ def _check_parts(
         raise ConfigError(f"bus is {bus!r}; it must be an event router")
     if ledger is not None and not (hasattr(ledger, "load") and hasattr(ledger, "save")):
         raise ConfigError(f"ledger is {ledger!r}; it must be able to load and save restart records")
-
-
-def _loop_runs() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

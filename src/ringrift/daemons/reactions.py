@@ -266,7 +266,8 @@ def _is_standard(filename: str) -> bool:
 # What the manager does when something is said: it only changes what is wanted, held or paused.
 #
 # Who leads is never taken from an event, which anybody may have said: an event makes the manager look whether
-# this process can prove that it leads, and only what it finds counts.
+# this process can prove that it leads, and only what it finds counts. Nor is backpressure: an event makes it
+# look at the measured pressure, as it does every few seconds anyway, and each look holds for a while.
 
 
 DISK_FULL = "disk space is low"
@@ -274,6 +275,9 @@ SPLIT_BRAIN = "two leaders may exist"
 DISK_PERCENT = 85.0
 # The disk watch repeats itself while the disk is full; silence for this long means that it no longer is.
 DISK_PAUSE_S = 900.0
+PRESSURE_LOOK_S = 10.0
+# Some looks may fail before work goes on; none may be the last for good.
+PRESSURE_PAUSE_S = 30.0
 PROOF_S_MAX = 5.0
 BLOCK_ALERT_S = 0.5  # shorter blocks are counted, not sent around
 BLOCK_REPEAT_S = 60.0
@@ -287,6 +291,8 @@ class Reactions:
         self._supervisor, self._bus, self._emit, self._node_id = supervisor, bus, emit, node_id
         # Whether this process can prove now that it leads; None where nobody is elected.
         self.leads: Callable[[], Awaitable[bool]] | None = None
+        # Why producers are to rest, as measured now; empty if they are not. None where nobody measures.
+        self.pressure: Callable[[], Awaitable[str]] | None = None
         self._subscribed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._unproved = False  # since the last look
@@ -318,16 +324,40 @@ class Reactions:
             self._bus.unsubscribe(event_type, handler)
         self._subscribed = False
 
-    async def on_backpressure_activated(self, event: Any) -> None:
-        cause = str(payload_of(event).get("reason") or "")
+    # --- pressure and a full disk --------------------------------------------------------------------
 
-        def apply(unit: Unit) -> None:
-            unit.pauses[BACKPRESSURE], unit.causes[BACKPRESSURE] = None, cause
-
-        self._change(lambda unit: unit.spec.pausable, apply)
+    async def on_backpressure_activated(self, _: Any) -> None:
+        await self.look_at_pressure()
 
     async def on_backpressure_released(self, _: Any) -> None:
-        self._change(lambda _: True, lambda unit: unit.pauses.pop(BACKPRESSURE, None))
+        await self.look_at_pressure()
+
+    async def watch_pressure(self) -> None:
+        """Until cancelled: an event may be lost, or said before this process began."""
+        while True:
+            await self.look_at_pressure()
+            await self._supervisor.runtime.sleep(PRESSURE_LOOK_S)
+
+    async def look_at_pressure(self) -> None:
+        """Let what is pausable rest while the measured pressure asks for it.
+
+        A look that fails changes nothing: what rests goes on when its time is over.
+        """
+        if self.pressure is None:
+            return
+        asked = await running.call_async(self.pressure, timeout_s=PROOF_S_MAX)
+        if asked.error is not None:
+            log.warning("daemons.pressure_unknown", error=asked.problem)
+            return
+        cause, until_s = str(asked.value), self._supervisor.runtime.monotonic_s() + PRESSURE_PAUSE_S
+
+        def rest(unit: Unit) -> None:
+            unit.pauses[BACKPRESSURE], unit.causes[BACKPRESSURE] = until_s, cause
+
+        if cause:
+            self._change(lambda unit: unit.spec.pausable, rest)
+        elif any(BACKPRESSURE in unit.pauses for unit in self._supervisor.units.values()):
+            self._change(lambda _: True, lambda unit: unit.pauses.pop(BACKPRESSURE, None))
 
     async def on_disk_space_low(self, event: Any) -> None:
         """Rest while this machine's disk is nearly full."""

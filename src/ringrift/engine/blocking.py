@@ -20,6 +20,15 @@ T = TypeVar("T")
 UNDER_WAY_S = 10.0
 
 
+def loop_is_running() -> bool:
+    """Whether an event loop runs in this thread, where a blocking wait would hold up everybody else."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 class BackgroundLoop:
     """An event loop in a thread of its own, for the life of the process."""
 

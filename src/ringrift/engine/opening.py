@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -96,15 +96,25 @@ class SharedEngine:
         self._lock = threading.Lock()
         self._engine: Engine | None = None
         self._inherited: list[Engine] = []
+        self._before_close: list[Callable[[], Awaitable[None]]] = []
         # SQLite connections and locks must not be used on both sides of a fork.
         os.register_at_fork(after_in_child=self._after_fork)
 
     def _after_fork(self) -> None:
         """A child opens its own. It must not close the parent's, so it keeps it out of the way."""
         self._lock = threading.Lock()
+        self._before_close = []
         if self._engine is not None:
             self._inherited.append(self._engine)
             self._engine = None
+
+    def before_close(self, finish: Callable[[], Awaitable[None]]) -> None:
+        """Let *finish*, which has a deadline and no errors, write what it has left before this is closed."""
+        self._before_close.append(finish)
+
+    async def finish(self) -> None:
+        while self._before_close:
+            await self._before_close.pop()()
 
     def get(self) -> Engine:
         with self._lock:
@@ -239,6 +249,8 @@ def engine_at(db_path: Path | str | None = None) -> Engine:
 
 async def close_engine() -> None:
     """Close this process's engines, if there are any; the next use opens them anew."""
+    if (open_now := process_scope().peek(SharedEngine)) is not None:
+        await open_now.finish()
     # Dropped first: whoever asks while they close gets a new one, not one that is half closed.
     shared, by_path = process_scope().drop(SharedEngine), process_scope().drop(EnginesByPath)
     engine = None if shared is None else shared.peek()

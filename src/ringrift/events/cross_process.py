@@ -9,7 +9,7 @@ was, also with what the process itself had published but not handled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextvars import Context
 from typing import Any
 
@@ -19,9 +19,9 @@ from ringrift.engine.ports import Appended, EventLog, LogEvent, LogRecord
 from ringrift.errors import Corrupt, RingRiftError, Unavailable
 from ringrift.events.catalog.audit import LastSeen, SeenRecorder
 from ringrift.events.delivery import Dispatcher
-from ringrift.events.event import RouterEvent, decode_body, from_log, session_of, to_log
+from ringrift.events.event import Delivery, RouterEvent, decode_body, from_log, session_of, to_log
 from ringrift.events.positions import Cursor, CursorStore, Identity, LogConnection, Reader
-from ringrift.events.subscriptions import Delivery, Subscription, SubscriptionTable
+from ringrift.events.subscriptions import MailboxPlace, Subscription, SubscriptionTable
 from ringrift.runtime import Runtime, first_error
 from ringrift.settings import Settings
 from ringrift.task_owner import TaskOwner
@@ -58,6 +58,7 @@ class CrossProcess:
         self._arrive, self._runtime, self._retry_s = arrive, runtime, retry_s
         self._backlog_s, self._strict = settings.event_backlog, settings.event_validation_strict
         self._session, self._is_ending = runtime.new_id(), is_ending
+        self._log_closes: Callable[[], Awaitable[None]] | None = None
         self._keeper: SeenRecorder | None = None
         self._log: EventLog | None = None
         self._identity: Identity | None = None
@@ -85,6 +86,10 @@ class CrossProcess:
         if self._log_connection.open_kv is not None:
             self._keeper = SeenRecorder(last_seen, self._log_connection.open_kv, self._runtime)
 
+    def when_log_closes(self, log_closes: Callable[[], Awaitable[None]]) -> None:
+        """Await *log_closes* before somebody else closes the log; what it calls is `leave`."""
+        self._log_closes = log_closes
+
     @property
     def instance(self) -> str:
         """The name of this process, "" before it was asked for."""
@@ -106,9 +111,11 @@ class CrossProcess:
 
     # --- publishing -----------------------------------------------------------------------------------
 
-    async def append(self, event: RouterEvent, targets: Sequence[Subscription]) -> bool:
+    async def append(self, delivery: Delivery, targets: Sequence[Subscription]) -> bool:
         """Store an event durably; False if its id was stored before. Raises if it cannot be stored."""
-        entry = to_log(event, session=self._session, strict=self._strict)
+        event = delivery.event
+        hostname = self._runtime.hostname
+        entry = to_log(event, session=self._session, hostname=hostname, strict=self._strict)
         if self._keeper is not None and self._keeper.is_due:
             await self._keeper.keep()  # first: whoever is cancelled in it has not published yet
         event_log = await self._open()
@@ -124,18 +131,18 @@ class CrossProcess:
             appended = await asyncio.shield(storing)
         except asyncio.CancelledError:
             if not _is_only_stopped(storing):
-                self._adopt(event, targets, storing)
+                self._adopt(delivery, targets, storing)
                 raise
             appended = Unavailable(f"the router stopped while it stored {event.event_type}")
-        return self._stored(event, targets, appended)
+        return self._stored(delivery, targets, appended)
 
-    def _stored(self, event: RouterEvent, targets: Sequence[Subscription], appended: _Stored) -> bool:
-        del self._appending[event.event_id]
+    def _stored(self, delivery: Delivery, targets: Sequence[Subscription], appended: _Stored) -> bool:
+        del self._appending[delivery.event.event_id]
         if isinstance(appended, Exception):
             raise appended
         if appended.duplicate:
             return False
-        event._seq = appended.seq
+        delivery.log_seq = appended.seq
         # No foreign event lies in between, so up to here nothing has to be read (`_feed`).
         if appended.seq == max(self._last_own, self._last_fed) + 1:
             self._last_own = appended.seq
@@ -146,7 +153,7 @@ class CrossProcess:
 
     def _adopt(
         self,
-        event: RouterEvent,
+        delivery: Delivery,
         targets: Sequence[Subscription],
         storing: asyncio.Task[_Stored],
     ) -> None:
@@ -159,20 +166,20 @@ class CrossProcess:
         book = self._book
 
         async def finish() -> None:
-            stored = self._stored(event, targets, await storing)
+            stored = self._stored(delivery, targets, await storing)
             # Another book: it was stopped and started since, and the new reader brings the event.
             if stored and book is self._book and not self._winding_down:
-                self._arrive(event)
-                self._post(event, targets)
+                self._arrive(delivery.event)
+                self._post(delivery, targets)
 
         task = self._tasks.create_task(finish(), name="append of a cancelled publisher")
         self._adopting.add(task)
         task.add_done_callback(self._adopting.discard)
 
-    def handled(self, event: RouterEvent, subscription: Subscription) -> None:
+    def handled(self, delivery: Delivery, subscription: Subscription) -> None:
         """One subscription is through with one event."""
         if self._book is not None:
-            self._book.handled(event, subscription)
+            self._book.handled(delivery, subscription)
         if subscription in self._starved and len(subscription.mailbox) <= _MAILBOX_FULL // 2:
             self._starved.discard(subscription)
             self._wake.set()
@@ -220,6 +227,14 @@ class CrossProcess:
         if self._book is not None:
             await self._book.pause()
         self._winding_down = False
+
+    async def leave(self) -> None:
+        """Read nothing more, and `close`; the next use begins again."""
+        try:
+            await self.stop_reading()
+            await self.close()
+        finally:
+            self._winding_down = False
 
     async def close(self) -> None:
         """Record every position and let go of the identity. The next use takes it again."""
@@ -280,7 +295,10 @@ class CrossProcess:
     async def _open(self) -> EventLog:
         if self._log is None:
             async with self._opening:
-                self._log = self._log or await self._log_connection.open_log()
+                if self._log is None:
+                    self._log = await self._log_connection.open_log()
+                    if self._log_connection.before_close is not None and self._log_closes is not None:
+                        self._log_connection.before_close(self._log_closes)
         return self._log
 
     async def _claim(self) -> Identity:
@@ -401,23 +419,23 @@ class CrossProcess:
                     cursor.expect(record.seq)
             return
         event = from_log(record, body)
-        again = None
+        delivery, again = Delivery(event, record.seq), None
         for item, cursor in takers:
             cursor.expect(record.seq)
             # Only one with a position of an earlier run can have handled it before, without a record of that.
             if cursor.restored and record.seq <= last_at_start:
-                again = again or from_log(record, body, redelivered=True)
+                again = again or Delivery(from_log(record, body, redelivered=True), record.seq)
                 self._post(again, (item,))
             else:
-                self._post(event, (item,))
+                self._post(delivery, (item,))
         # Cursors differ, so a record is offered more than once; it counts the first time.
         if record.seq > self._arrived:
             self._arrived = record.seq
             self._arrive(event)
 
-    def _post(self, event: RouterEvent, targets: Iterable[Subscription]) -> None:
+    def _post(self, delivery: Delivery, targets: Iterable[Subscription]) -> None:
         for subscription in targets:
-            self._dispatcher.post_or_report(Delivery(event, subscription))
+            self._dispatcher.post_or_report(MailboxPlace(delivery, subscription))
 
     async def _wait(self, book: CursorStore, *, is_reading: bool) -> None:
         """Until the log grows, a subscription joins, or one that was full has room."""

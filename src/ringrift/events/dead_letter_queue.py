@@ -11,14 +11,14 @@ import asyncio
 import hashlib
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from ringrift.errors import described
+from ringrift.errors import RingRiftError, described
 from ringrift.events.dead_letter_store import (
     ABANDONED,
     PENDING,
@@ -31,9 +31,10 @@ from ringrift.events.dead_letter_store import (
 from ringrift.events.delivery import await_ending
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.router_reports import Failure
+from ringrift.events.subscriptions import Subscription
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import SingletonMixin, process_scope
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime, first_error, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 
@@ -242,17 +243,32 @@ class DeadLetterQueue(SingletonMixin):
         deliver = await self._way_to_deliver(letter)
         if deliver is None:
             return RetryOutcome.SKIPPED
-        now_s = self._runtime.now_s()
-        # One limit for the handler and about one more for its turn and its clean-up.
-        until_s = now_s + 2.0 * get_settings().event_handler_timeout
+        now_s, limit_s = self._runtime.now_s(), get_settings().event_handler_timeout
+        until_s = now_s + 2.0 * limit_s
         if not await asyncio.to_thread(self._store.claim, letter_id, now_s=now_s, until_s=until_s):
             return RetryOutcome.SKIPPED
         try:
-            error = await deliver()
+            with first_error():
+                async with asyncio.TaskGroup() as group:
+                    renewing = group.create_task(self._keep_claim(letter_id, limit_s))
+                    try:
+                        error = await deliver()
+                    finally:
+                        renewing.cancel()
         except asyncio.CancelledError:
             self._store.release(letter_id)
             raise
         return await asyncio.to_thread(self._settle, letter, error)
+
+    async def _keep_claim(self, letter_id: str, limit_s: float) -> None:
+        """Renew a claim: there may be several handlers, each with a limit and a turn of its own."""
+        while True:
+            await self._runtime.sleep(limit_s)
+            try:
+                until_s = self._runtime.now_s() + 2.0 * limit_s
+                await asyncio.to_thread(self._store.renew, letter_id, until_s=until_s)
+            except RingRiftError as error:
+                log.warning("dead_letter.claim_not_renewed", letter=letter_id, error=str(error))
 
     def _settle(self, letter: FailedEvent, error: str | None) -> RetryOutcome:
         """Store how the attempt ended; *error* is None for success."""
@@ -296,15 +312,22 @@ class DeadLetterQueue(SingletonMixin):
         targets = router.subscriptions_to(letter.event_type) if named is None else [named]
         return (lambda: self._redeliver(router, letter, targets)) if targets else lambda: _nobody(letter)
 
-    async def _redeliver(self, router: UnifiedEventRouter, letter: FailedEvent, targets: Any) -> str | None:
+    async def _redeliver(
+        self, router: UnifiedEventRouter, letter: FailedEvent, targets: Sequence[Subscription]
+    ) -> str | None:
         live = self._live.get(letter.event_id)
         # The object itself where it is still there: the stored payload may only describe parts of it.
         event = _rebuild(letter) if live is None else live.again()
         errors = []
+        handled = await asyncio.to_thread(self._store.handled_by, letter.event_id)
         for target in targets:
+            if target.name in handled:
+                continue
             failure = await router.redeliver(event, target)
             if failure is not None:
                 errors.append(failure.error)
+            elif len(targets) > 1:
+                await asyncio.to_thread(self._store.note_handled, letter.event_id, target.name)
         return "; ".join(errors) or None
 
     # --- upkeep ---------------------------------------------------------------------------------------

@@ -128,6 +128,14 @@ _MIGRATIONS = (
             "INSERT INTO stored SELECT count(*) FROM dead_letter",
         ),
     ),
+    # Who is through with a letter that goes to several subscriptions: a retry is for the others.
+    Migration(
+        4,
+        (
+            """CREATE TABLE handled(event_id TEXT NOT NULL, subscription TEXT NOT NULL,
+                PRIMARY KEY(event_id, subscription)) WITHOUT ROWID""",
+        ),
+    ),
 )
 STORED = ".stored"  # after the name of the database: the file beside it
 _LETTERS_MAX = 10**12
@@ -306,6 +314,24 @@ class DeadLetterStore:
                 return False
             return self._do(lambda db: db.execute(query, given).rowcount) == 1
 
+    def renew(self, letter_id: str, *, until_s: float) -> None:
+        """Keep a claim of ours for longer."""
+        query = "UPDATE dead_letter SET claimed_until_s = ? WHERE event_id = ? AND claimed_by = ?"
+        with self._slot_lock:
+            given = (until_s, letter_id, self._retriers.mine())
+            self._do(lambda db: db.execute(query, given))
+
+    def note_handled(self, letter_id: str, subscription: str) -> None:
+        """One of the subscriptions that a letter goes to is through with it."""
+        query = "INSERT OR IGNORE INTO handled VALUES (?, ?)"
+        self._do(lambda db: db.execute(query, (letter_id, subscription)))
+
+    def handled_by(self, letter_id: str) -> frozenset[str]:
+        """The subscriptions that are through with a letter which others still wait for."""
+        query = "SELECT subscription FROM handled WHERE event_id = ?"
+        rows = self._do(lambda db: db.execute(query, (letter_id,)).fetchall())
+        return frozenset(row[0] for row in rows)
+
     def _claimed_by(self, letter_id: str) -> int:
         query = "SELECT claimed_by FROM dead_letter WHERE event_id = ? AND status = 'pending'"
         row = self._do(lambda db: db.execute(query, (letter_id,)).fetchone())
@@ -343,6 +369,7 @@ class DeadLetterStore:
     def delete(self, letter_ids: Sequence[str]) -> int:
         def work(db: sqlite3.Connection) -> int:
             pairs = [(letter_id,) for letter_id in letter_ids]
+            db.executemany("DELETE FROM handled WHERE event_id = ?", pairs)
             return db.executemany("DELETE FROM dead_letter WHERE event_id = ?", pairs).rowcount
 
         return self._do(work) if letter_ids else 0

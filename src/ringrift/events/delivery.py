@@ -17,9 +17,9 @@ from types import CoroutineType
 from types import coroutine as coroutine_of_generator
 from typing import Any
 
-from ringrift.events.event import RouterEvent, current_event
+from ringrift.events.event import Delivery, RouterEvent, current_delivery
 from ringrift.events.router_reports import Failure, FailureKind, Outcomes, failure_of, overflow_of
-from ringrift.events.subscriptions import Delivery, Subscription
+from ringrift.events.subscriptions import MailboxPlace, Subscription
 from ringrift.process import process_scope
 from ringrift.task_owner import TaskOwner
 
@@ -199,9 +199,9 @@ _OWNER = "deliveries of events"
 class DeliveryTasks:
     """Owns them until they end; *never_began* hears of one that was cancelled before its first step."""
 
-    def __init__(self, never_began: Callable[[Delivery], None]) -> None:
+    def __init__(self, never_began: Callable[[MailboxPlace], None]) -> None:
         self._owner = TaskOwner(_OWNER)
-        self._tasks: dict[asyncio.Task[None], Delivery | None] = {}  # in the order of their start
+        self._tasks: dict[asyncio.Task[None], MailboxPlace | None] = {}  # in the order of their start
         self._never_began = never_began
 
     def __iter__(self) -> Iterator[asyncio.Task[None]]:
@@ -210,18 +210,18 @@ class DeliveryTasks:
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def spawn(self, work: Coroutine[Any, Any, None], delivery: Delivery | None = None) -> None:
-        context = None if delivery is None else delivery.context
+    def spawn(self, work: Coroutine[Any, Any, None], place: MailboxPlace | None = None) -> None:
+        context = None if place is None else place.context
         # In the publisher's context: the trace goes on as if the publisher ran the handler itself.
         task = self._owner.create_task(work, context=context)
-        self._tasks[task] = delivery
+        self._tasks[task] = place
         task.add_done_callback(self._reap)
 
     def _reap(self, task: asyncio.Task[None]) -> None:
-        delivery = self._tasks.pop(task, None)
-        # Cancelled before its first step, it never runs the `finally` that settles its delivery.
-        if task.cancelled() and delivery is not None and not delivery.begun:
-            self._never_began(delivery)
+        place = self._tasks.pop(task, None)
+        # Cancelled before its first step, it never runs the `finally` that ends what it had to run.
+        if task.cancelled() and place is not None and not place.begun:
+            self._never_began(place)
 
     async def wait(self, *, timeout_s: float) -> None:
         """Wait for those there are and those they start."""
@@ -238,8 +238,8 @@ class DeliveryTasks:
         if left:
             await asyncio.wait(left)  # unlike `gather`, lets the loop reap those that had ended already
 
-    def forget(self) -> list[Delivery]:
-        """Let go of tasks whose loop is gone; return the deliveries that none of them had begun."""
+    def forget(self) -> list[MailboxPlace]:
+        """Let go of tasks whose loop is gone; return what none of them had begun."""
         unbegun = [item for item in self._tasks.values() if item is not None and not item.begun]
         self._owner, self._tasks = TaskOwner(_OWNER), {}
         return unbegun
@@ -321,18 +321,18 @@ class Dispatcher:
 
     # The hot loop of every publish: here a call costs more than a branch.
     def begin(  # noqa: C901, PLR0912
-        self, event: RouterEvent, targets: Sequence[Subscription]
+        self, delivery: Delivery, targets: Sequence[Subscription]
     ) -> Awaitable[None] | None:
         """Run handlers until one has to wait; return the rest of the work, or None if all is done."""
-        token = current_event.set(event)
-        # While this is above 0, what the context publishes belongs to the causal chain (`descend`).
-        event._open += 1
+        token = current_delivery.set(delivery)
+        event, log_seq = delivery.event, delivery.log_seq
+        delivery.running += 1
         failures: list[Failure] | None = None
         position = 0
         for subscription in targets:
             if subscription.running or subscription.mailbox:
                 # Others are before us there. `_proceed` reserves places first, so that the order stays.
-                return self._proceed(event, targets, position, failures, token)
+                return self._proceed(delivery, targets, position, failures, token)
             position += 1
             if not subscription.active:
                 continue
@@ -347,166 +347,169 @@ class Dispatcher:
                 else:
                     waiting = None if result is None else first_step(result)
                 if waiting is not None:
-                    return self._proceed(event, targets, position, failures, token, waiting)
+                    return self._proceed(delivery, targets, position, failures, token, waiting)
             except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
                 failures = failures or []
-                failures.append(failure_of(event, subscription, error, FailureKind.RAISED_AT_ONCE))
+                failures.append(failure_of(delivery, subscription, error, FailureKind.RAISED_AT_ONCE))
             except BaseException:
-                self._interrupted(event, subscription, token)
+                self._interrupted(delivery, subscription, token)
                 raise
             else:
-                if event._seq:
-                    self._handled(event, subscription)
+                if log_seq:
+                    self._handled(delivery, subscription)
                 if subscription.stuck:
                     subscription.stuck = ""
             subscription.running = False
             if subscription.mailbox:
                 self._pass_turn(subscription)
-        event._open -= 1
-        current_event.reset(token)
-        return self._close(event, failures or ()) if failures or event._queued else None
+        delivery.running -= 1
+        current_delivery.reset(token)
+        return self._close(delivery, failures or ()) if failures or delivery.queued else None
 
     def _interrupted(
-        self, event: RouterEvent, subscription: Subscription, token: Token[RouterEvent | None]
+        self, delivery: Delivery, subscription: Subscription, token: Token[Delivery | None]
     ) -> None:
         """The program is on its way out; leave nothing marked as running."""
-        event._open -= 1
-        current_event.reset(token)
+        delivery.running -= 1
+        current_delivery.reset(token)
         self._free(subscription)
 
     async def _proceed(
         self,
-        event: RouterEvent,
+        delivery: Delivery,
         targets: Sequence[Subscription],
         position: int,
         failures: list[Failure] | None,
-        token: Token[RouterEvent | None],
+        token: Token[Delivery | None],
         waiting: Waiting | None = None,
     ) -> None:
         """Go on from target *position*; *waiting* is the unfinished handler of the one before."""
         failed = failures or []
-        place: Delivery | None = None
+        place: MailboxPlace | None = None
         rest: deque[Subscription] | None = None
         if position < len(targets):
-            place, rest = self._reserve(event, targets[position:], failed)
+            place, rest = self._reserve(delivery, targets[position:], failed)
         subscription = targets[position - 1]
         running = subscription if waiting is not None else None
         try:
             while True:
                 if waiting is not None:
-                    await self._finish(event, subscription, waiting, failed)
+                    await self._finish(delivery, subscription, waiting, failed)
                 if not rest:
                     break
                 running, waiting, subscription = None, None, rest[0]
                 # Published inside a handler, and this one is busy, perhaps with that very handler: go on.
                 if place is None and subscription.running:
-                    failed += self.post(Delivery(event, rest.popleft()))
+                    failed += self.post(MailboxPlace(delivery, rest.popleft()))
                     continue
                 turn = self._take(place, subscription)
                 if turn is not None:
                     await turn
                 # Taken off only now: a publisher that is cancelled before this hands it over.
                 running = rest.popleft()
-                waiting = self._run(event, subscription, failed)
+                waiting = self._run(delivery, subscription, failed)
         except asyncio.CancelledError:
             if running is not None:
-                failed.append(Failure(event, running, FailureKind.CANCELLED, "cancelled with its publisher"))
-            self._hand_over(event, place, rest or ())
+                text = "cancelled with its publisher"
+                failed.append(Failure(delivery, running, FailureKind.CANCELLED, text))
+            self._hand_over(delivery, place, rest or ())
             # Without waiting: a second cancellation during a wait would lose the failures.
             self._outcomes.record_now(failed)
             raise
         finally:
-            event._open -= 1
-            current_event.reset(token)
-        if failed or event._queued:
-            await self._close(event, failed)
+            delivery.running -= 1
+            current_delivery.reset(token)
+        if failed or delivery.queued:
+            await self._close(delivery, failed)
 
-    async def _close(self, event: RouterEvent, failures: Sequence[Failure]) -> None:
+    async def _close(self, delivery: Delivery, failures: Sequence[Failure]) -> None:
         """Report what failed; the outermost publisher also waits for what its handlers left behind."""
         await self._outcomes.report_all(failures)
-        if event._root is None and event._queued:
-            event._settled = asyncio.get_running_loop().create_future()
-            await event._settled
+        if delivery.first is None and delivery.queued:
+            delivery.settled = asyncio.get_running_loop().create_future()
+            await delivery.settled
 
     def _reserve(
-        self, event: RouterEvent, targets: Sequence[Subscription], failed: list[Failure]
-    ) -> tuple[Delivery | None, deque[Subscription]]:
+        self, delivery: Delivery, targets: Sequence[Subscription], failed: list[Failure]
+    ) -> tuple[MailboxPlace | None, deque[Subscription]]:
         """Take a place in every mailbox now, so that later events stay behind this one.
 
         An event published inside a handler takes none: it waits for nobody.
         """
-        if event._root is not None:
+        if delivery.first is not None:
             return None, deque(targets)
-        place, reserved = Delivery(event, targets[0]), deque[Subscription]()
+        place, reserved = MailboxPlace(delivery, targets[0]), deque[Subscription]()
         for subscription in targets:
             if len(subscription.mailbox) >= self._mailbox_max:
-                failed.append(overflow_of(event, subscription))
+                failed.append(overflow_of(delivery, subscription))
                 continue
             subscription.mailbox.append(place)
             reserved.append(subscription)
         return place, reserved
 
-    def _take(self, place: Delivery | None, subscription: Subscription) -> asyncio.Future[None] | None:
+    def _take(self, place: MailboxPlace | None, subscription: Subscription) -> asyncio.Future[None] | None:
         """Occupy *subscription*, now (None) or when what is returned says so."""
         if place is not None:
             if subscription.running or subscription.mailbox[0] is not place:
-                # Each delivery before this one is limited in time, and so is the wait.
+                # Each handler before this one is limited in time, and so is the wait.
                 place.subscription, place.turn = subscription, asyncio.get_running_loop().create_future()
                 return place.turn
             subscription.mailbox.popleft()
         subscription.running = True
         return None
 
-    def _hand_over(self, event: RouterEvent, place: Delivery | None, rest: Iterable[Subscription]) -> None:
+    def _hand_over(
+        self, delivery: Delivery, place: MailboxPlace | None, rest: Iterable[Subscription]
+    ) -> None:
         """The publisher was cancelled: the router delivers the rest, unless all is being cancelled."""
         for subscription in rest:
-            delivery = Delivery(event, subscription)
+            own = MailboxPlace(delivery, subscription)  # in its mailbox alone
             # The turn may come in the step in which the publisher is cancelled; unused, it would leave the
             # subscription marked as running for good.
             granted = place is not None and place.has_turn(subscription)
             if self._is_ending():
-                self._give_up(delivery, place, granted=granted)
+                self._give_up(own, place, granted=granted)
             elif granted:
-                self._keep(delivery)
-                self._start(delivery)
+                self._keep(own)
+                self._start(own)
             elif place is None or place not in subscription.mailbox:
-                self.post_or_report(delivery)
+                self.post_or_report(own)
             else:
-                self._keep(delivery)
-                subscription.mailbox[subscription.mailbox.index(place)] = delivery
-                if not subscription.running and subscription.mailbox[0] is delivery:
+                self._keep(own)
+                subscription.mailbox[subscription.mailbox.index(place)] = own
+                if not subscription.running and subscription.mailbox[0] is own:
                     self._pass_turn(subscription)
 
-    def _keep(self, delivery: Delivery) -> None:
+    def _keep(self, place: MailboxPlace) -> None:
         """The router is to run it, in the context of here and now."""
-        delivery.context = copy_context()
-        (delivery.event._root or delivery.event)._queued += 1
+        place.context = copy_context()
+        place.delivery.queue()
 
     # --- one handler ----------------------------------------------------------------------------------
 
-    def _run(self, event: RouterEvent, subscription: Subscription, failed: list[Failure]) -> Waiting | None:
+    def _run(self, delivery: Delivery, subscription: Subscription, failed: list[Failure]) -> Waiting | None:
         """Run one handler until it waits, or to its end; the subscription is marked as running."""
         # It was ended while the event waited in its mailbox.
         if not subscription.active:
             self._free(subscription)
             return None
         try:
-            result = subscription.callback(event)
+            result = subscription.callback(delivery.event)
             waiting = None if result is None else first_step(result)
         except Exception as error:  # noqa: BLE001 - a handler's failure stays with that handler
             self._free(subscription)
-            failed.append(failure_of(event, subscription, error, FailureKind.RAISED_AT_ONCE))
+            failed.append(failure_of(delivery, subscription, error, FailureKind.RAISED_AT_ONCE))
             return None
         except BaseException:
             self._free(subscription)
             raise
         if waiting is None:
-            self._end(event, subscription)
+            self._end(delivery, subscription)
         return waiting
 
     @coroutine_of_generator
     def _finish(
-        self, event: RouterEvent, subscription: Subscription, waiting: Waiting, failed: list[Failure]
+        self, delivery: Delivery, subscription: Subscription, waiting: Waiting, failed: list[Failure]
     ) -> Generator[Any, Any, None]:
         """Await a started handler within its time; one that does not end when cancelled is left."""
         coroutine, pending = waiting
@@ -514,7 +517,7 @@ class Dispatcher:
         assert task is not None, "handlers run in tasks"
         # The task is the publisher's: only cancellations from here on are this handler's.
         cancels = task.cancelling()
-        subscription.waiting_in = event
+        subscription.waiting_in = delivery
         self._limits.begin(subscription, subscription.timeout_s or self.timeout_s, task)
         try:
             try:
@@ -534,15 +537,15 @@ class Dispatcher:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - it stays with that handler
             expired = not self._limits.end(subscription)
             cancelled = (task.uncancel() if expired else task.cancelling()) > cancels
-            failed += self._failed(event, subscription, error, expired=expired, cancelled=cancelled)
+            failed += self._failed(delivery, subscription, error, expired=expired, cancelled=cancelled)
             return
         if not self._limits.end(subscription):
             task.uncancel()  # it ended well after its time was over
-        self._end(event, subscription)
+        self._end(delivery, subscription)
 
     def _failed(
         self,
-        event: RouterEvent,
+        delivery: Delivery,
         subscription: Subscription,
         error: BaseException,
         *,
@@ -559,13 +562,13 @@ class Dispatcher:
         if cancelled and (ignored or isinstance(error, asyncio.CancelledError)):
             raise asyncio.CancelledError from error
         if expired or ignored:
-            return [Failure(event, subscription, FailureKind.TIMEOUT, text, error)]
-        return [failure_of(event, subscription, error, FailureKind.RAISED)]
+            return [Failure(delivery, subscription, FailureKind.TIMEOUT, text, error)]
+        return [failure_of(delivery, subscription, error, FailureKind.RAISED)]
 
-    def _end(self, event: RouterEvent, subscription: Subscription) -> None:
+    def _end(self, delivery: Delivery, subscription: Subscription) -> None:
         subscription.stuck = ""
-        if event._seq:
-            self._handled(event, subscription)
+        if delivery.log_seq:
+            self._handled(delivery, subscription)
         self._free(subscription)
 
     def _free(self, subscription: Subscription) -> None:
@@ -593,81 +596,74 @@ class Dispatcher:
 
     # --- deliveries nobody waits for at once ----------------------------------------------------------
 
-    def post(self, delivery: Delivery) -> list[Failure]:
+    def post(self, place: MailboxPlace) -> list[Failure]:
         """Leave an event in a mailbox; the router runs it in its turn, in the caller's context."""
-        subscription = delivery.subscription
+        subscription = place.subscription
         if self._is_ending():
-            self._outcomes.record_cancelled(delivery)
+            self._outcomes.record_cancelled(place.delivery, subscription)
             return []
         # Refused and not awaited: a handler that waits for room in its own mailbox would wait for ever.
         if len(subscription.mailbox) >= self._mailbox_max:
-            return [overflow_of(delivery.event, subscription)]
-        self._keep(delivery)
+            return [overflow_of(place.delivery, subscription)]
+        self._keep(place)
         if subscription.running or subscription.mailbox:
-            subscription.mailbox.append(delivery)
+            subscription.mailbox.append(place)
         else:
             subscription.running = True
-            self._start(delivery)
+            self._start(place)
         return []
 
-    def post_or_report(self, delivery: Delivery) -> None:
+    def post_or_report(self, place: MailboxPlace) -> None:
         """As `post`, for a caller that does not wait for the report of a full mailbox."""
-        if failures := self.post(delivery):
+        if failures := self.post(place):
             self._tasks.spawn(self._outcomes.report_all(failures))
 
     async def redeliver(self, event: RouterEvent, subscription: Subscription) -> Failure | None:
         """Run one subscription once more, in its turn; the failure is returned and not reported."""
-        delivery = Delivery(event, subscription)
+        delivery = Delivery(event)
+        place = MailboxPlace(delivery, subscription)
         # Whether the mailbox is full is not asked: a full one may be what made this a dead letter.
-        subscription.mailbox.append(delivery)
+        subscription.mailbox.append(place)
         try:
-            if (turn := self._take(delivery, subscription)) is not None:
+            if (turn := self._take(place, subscription)) is not None:
                 await turn
         except asyncio.CancelledError:
-            if delivery in subscription.mailbox:
-                subscription.mailbox.remove(delivery)
+            if place in subscription.mailbox:
+                subscription.mailbox.remove(place)
             else:
                 self._free(subscription)
             raise
-        token = current_event.set(event)
-        event._open += 1
+        token = current_delivery.set(delivery)
+        delivery.running += 1
         failures: list[Failure] = []
         try:
-            if (waiting := self._run(event, subscription, failures)) is not None:
-                await self._finish(event, subscription, waiting, failures)
+            if (waiting := self._run(delivery, subscription, failures)) is not None:
+                await self._finish(delivery, subscription, waiting, failures)
         finally:
-            event._open -= 1
-            current_event.reset(token)
+            delivery.running -= 1
+            current_delivery.reset(token)
         return failures[0] if failures else None
 
-    def _start(self, delivery: Delivery) -> None:
-        self._tasks.spawn(self._run_posted(delivery), delivery)
+    def _start(self, place: MailboxPlace) -> None:
+        self._tasks.spawn(self._run_posted(place), place)
 
-    async def _run_posted(self, delivery: Delivery) -> None:
-        delivery.begun = True
-        event = delivery.event
-        current_event.set(event)  # in the context of this task alone
-        event._open += 1
+    async def _run_posted(self, place: MailboxPlace) -> None:
+        place.begun = True
+        delivery, subscription = place.delivery, place.subscription
+        current_delivery.set(delivery)  # in the context of this task alone
+        delivery.running += 1
         failures: list[Failure] = []
         try:
-            if (waiting := self._run(event, delivery.subscription, failures)) is not None:
-                await self._finish(event, delivery.subscription, waiting, failures)
+            if (waiting := self._run(delivery, subscription, failures)) is not None:
+                await self._finish(delivery, subscription, waiting, failures)
         except asyncio.CancelledError:
-            self._outcomes.record_cancelled(delivery)
+            self._outcomes.record_cancelled(delivery, subscription)
             raise
         finally:
-            event._open -= 1
-            self._settle(event._root or event)
+            delivery.running -= 1
+            delivery.unqueue()
         if failures:
             await self._outcomes.report_all(failures)
-
-    def _settle(self, root: RouterEvent) -> None:
-        root._queued -= 1
-        waiting = root._settled
-        # On a closed loop setting a result raises, and nobody waits there any more.
-        if root._queued or waiting is None or waiting.done() or waiting.get_loop().is_closed():
-            return
-        waiting.set_result(None)
 
     # --- the end --------------------------------------------------------------------------------------
 
@@ -682,38 +678,36 @@ class Dispatcher:
 
     def _give_up_queued(self, subscription: Subscription) -> None:
         """Take out what the router was to run; what a publisher waits for is the publisher's."""
-        given_up = [delivery for delivery in subscription.mailbox if delivery.context is not None]
-        for delivery in given_up:
-            subscription.mailbox.remove(delivery)
-            self._outcomes.record_cancelled(delivery)
-            self._settle(delivery.event._root or delivery.event)
+        for place in [each for each in subscription.mailbox if each.context is not None]:
+            subscription.mailbox.remove(place)
+            self._outcomes.record_cancelled(place.delivery, subscription)
+            place.delivery.unqueue()
 
-    def _give_up(self, delivery: Delivery, place: Delivery | None, *, granted: bool) -> None:
+    def _give_up(self, own: MailboxPlace, place: MailboxPlace | None, *, granted: bool) -> None:
         """Take out what a publisher waits for who is being cancelled with the loop."""
-        subscription = delivery.subscription
+        subscription = own.subscription
         if place is not None and place in subscription.mailbox:
             subscription.mailbox.remove(place)
-        self._outcomes.record_cancelled(delivery)
+        self._outcomes.record_cancelled(own.delivery, subscription)
         if granted or (subscription.mailbox and not subscription.running):
             self._free(subscription)
 
-    def _never_began(self, delivery: Delivery) -> None:
-        self._outcomes.record_cancelled(delivery)
-        self._settle(delivery.event._root or delivery.event)
-        self._free(delivery.subscription)
+    def _never_began(self, place: MailboxPlace) -> None:
+        self._outcomes.record_cancelled(place.delivery, place.subscription)
+        place.delivery.unqueue()
+        self._free(place.subscription)
 
     def abandon(self, subscriptions: Iterable[Subscription]) -> int:
         """Give up what a loop that is gone left behind; return how many deliveries that were."""
         lost = 0
         self._limits.clear()
-        for delivery in self._tasks.forget():
-            self._outcomes.record_cancelled(delivery)
+        for place in self._tasks.forget():
+            self._outcomes.record_cancelled(place.delivery, place.subscription)
         for subscription in subscriptions:
             lost += len(subscription.mailbox) + subscription.running
             while subscription.mailbox:
-                left = subscription.mailbox.popleft().event
-                self._outcomes.record_cancelled(Delivery(left, subscription))
+                self._outcomes.record_cancelled(subscription.mailbox.popleft().delivery, subscription)
             if subscription.running and subscription.waiting_in is not None:
-                self._outcomes.record_cancelled(Delivery(subscription.waiting_in, subscription))
+                self._outcomes.record_cancelled(subscription.waiting_in, subscription)
             subscription.running, subscription.waiting_in = False, None
         return lost

@@ -1,4 +1,4 @@
-"""The event that every subscriber receives, and how it is written to the log and read back."""
+"""The event that every subscriber receives, its delivery, and how it is written to the log and read back."""
 
 from __future__ import annotations
 
@@ -199,15 +199,6 @@ class RouterEvent:
     # True when an earlier run of this process may have handled the event before it was recorded.
     redelivered: bool = False
 
-    # The router's own notes: place in the log, causal depth, handler runs in progress, and on the first
-    # event of a causal chain the deliveries still queued and the publisher that waits for them.
-    _seq: int = field(default=0, repr=False)
-    _depth: int = field(default=0, repr=False)
-    _open: int = field(default=0, repr=False)
-    _root: RouterEvent | None = field(default=None, repr=False)
-    _queued: int = field(default=0, repr=False)
-    _settled: asyncio.Future[None] | None = field(default=None, repr=False)
-
     @property
     def content_hash(self) -> str:
         """16 hex digits over type and payload; nested order, tuple or list make no difference."""
@@ -267,8 +258,39 @@ WIRE_FIELDS = (
 _BUS_OBJECTS = ("data_event", "stage_result", "cross_process_event")
 EVENT_FIELDS = frozenset(WIRE_FIELDS) | {"content_hash", "redelivered"}
 
-# The event whose handler is running in this context.
-current_event: ContextVar[RouterEvent | None] = ContextVar("ringrift_current_event", default=None)
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One event on its way to its subscriptions, and its place in a causal chain.
+
+    The first of a chain counts what is queued for the whole chain: its publisher waits for all of it.
+    """
+
+    event: RouterEvent
+    log_seq: int = 0  # its number in the log of the router; 0: it is not there
+    first: Delivery | None = None  # of the chain; None: this one is
+    depth: int = 0  # how many deliveries caused it, one the other
+    running: int = 0  # handlers at work: what their context publishes meanwhile belongs to the chain
+    queued: int = 0
+    settled: asyncio.Future[None] | None = None  # what the publisher waits for
+
+    def queue(self) -> None:
+        """One more handler of the chain runs later, and not in the task of its publisher."""
+        (self.first or self).queued += 1
+
+    def unqueue(self) -> None:
+        """One of those has ended, or will never begin."""
+        first = self.first or self
+        first.queued -= 1
+        waiting = first.settled
+        # On a closed loop setting a result raises, and nobody waits there any more.
+        if first.queued or waiting is None or waiting.done() or waiting.get_loop().is_closed():
+            return
+        waiting.set_result(None)
+
+
+# The delivery whose handler is running in this context.
+current_delivery: ContextVar[Delivery | None] = ContextVar("ringrift_current_delivery", default=None)
 
 
 def get_event_payload(event: Any) -> dict[str, Any]:
@@ -301,11 +323,12 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "success": bool,
     "iteration": int,
     "session": str,
+    "hostname": str,
 }
 
 
-def to_log(event: RouterEvent, *, session: str, strict: bool = False) -> LogEvent:
-    """Encode an event. Raises `PayloadError` when that cannot be done.
+def to_log(event: RouterEvent, *, session: str, hostname: str = "", strict: bool = False) -> LogEvent:
+    """Encode an event, published on *hostname*. Raises `PayloadError` when that cannot be done.
 
     An object that JSON has no form for is described in words to other processes; strict: refused.
     """
@@ -315,6 +338,8 @@ def to_log(event: RouterEvent, *, session: str, strict: bool = False) -> LogEven
             body[name] = getattr(event, name)
     # By this the reader of this process knows its own events, which it has dispatched already.
     body["session"] = session
+    if hostname:
+        body["hostname"] = hostname
     try:
         text, foreign = to_wire(body)
     except (ValueError, RecursionError) as error:
@@ -353,7 +378,7 @@ def decode_body(record: LogRecord) -> dict[str, Any]:
 
 def from_log(record: LogRecord, body: dict[str, Any], *, redelivered: bool = False) -> RouterEvent:
     """Rebuild an event that another process, or an earlier run, published."""
-    event = RouterEvent(
+    return RouterEvent(
         record.type,
         body.get("payload") or {},
         record.appended_s if body.get("timestamp") is None else body["timestamp"],
@@ -368,5 +393,3 @@ def from_log(record: LogRecord, body: dict[str, Any], *, redelivered: bool = Fal
         cross_process_event=record,
         redelivered=redelivered,
     )
-    event._seq = record.seq
-    return event

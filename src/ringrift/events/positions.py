@@ -14,10 +14,10 @@ from typing import NamedTuple
 import structlog
 
 from ringrift.engine.lock_files import take_instance_slot
-from ringrift.engine.opening import get_engine
+from ringrift.engine.opening import get_engine, shared_engine
 from ringrift.engine.ports import CursorKey, EventLog, KeyValue, Position
 from ringrift.errors import RingRiftError, Unavailable
-from ringrift.events.event import RouterEvent
+from ringrift.events.event import Delivery
 from ringrift.events.subscriptions import Subscription
 from ringrift.files import make_folders, open_file
 from ringrift.runtime import Runtime
@@ -184,10 +184,12 @@ class LogConnection:
     open_log: Callable[[], Awaitable[EventLog]]
     claim: Callable[[], Awaitable[Identity]]
     open_kv: Callable[[], Awaitable[KeyValue]] | None = None  # where it is kept when events were last seen
+    # Takes what has to be done before the log is closed by somebody else than its reader.
+    before_close: Callable[[Callable[[], Awaitable[None]]], None] | None = None
 
 
 def process_log_connection(settings: Settings) -> LogConnection:
-    """The seat of this process at its own engine; nothing is opened or written before it is used."""
+    """The connection of this process to its own engine; nothing is opened or written before it is used."""
 
     async def open_log() -> EventLog:
         return (await get_engine()).events
@@ -198,7 +200,10 @@ def process_log_connection(settings: Settings) -> LogConnection:
     async def open_kv() -> KeyValue:
         return (await get_engine()).kv
 
-    return LogConnection(open_log=open_log, claim=claim, open_kv=open_kv)
+    def before_close(finish: Callable[[], Awaitable[None]]) -> None:
+        shared_engine().before_close(finish)
+
+    return LogConnection(open_log=open_log, claim=claim, open_kv=open_kv, before_close=before_close)
 
 
 def _claim(settings: Settings) -> Identity:
@@ -311,20 +316,20 @@ class CursorStore:
     def _running_seq(self, name: str) -> int:
         """Return which event a subscription of this name, ended since, is still busy with; 0 if none."""
         left = self._left.pop(name, None)
-        return 0 if left is None or left.waiting_in is None else left.waiting_in._seq
+        return 0 if left is None or left.waiting_in is None else left.waiting_in.log_seq
 
     def expect(self, targets: Iterable[Subscription], seq: int) -> None:
         for item in targets:
             if (cursor := self.cursor(item)) is not None:
                 cursor.expect(seq)
 
-    def handled(self, event: RouterEvent, subscription: Subscription) -> None:
+    def handled(self, delivery: Delivery, subscription: Subscription) -> None:
         cursor = self._cursors.get(subscription.name)
         if cursor is None:
             return
-        cursor.finish(event._seq)
+        cursor.finish(delivery.log_seq)
         if self._notes is not None:
-            self._notes.write(Note(event._seq, event.event_id, subscription.name))
+            self._notes.write(Note(delivery.log_seq, delivery.event.event_id, subscription.name))
         self._moved.set()
         self.keep_recording()
 

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import structlog
 
 from ringrift.errors import ConfigError, RingRiftError, described
-from ringrift.events.event import EventSource, RouterEvent
-from ringrift.events.subscriptions import Delivery, EventRoutes, SeenEvents, Subscription, SubscriptionTable
+from ringrift.events.event import Delivery, EventSource, RouterEvent
+from ringrift.events.subscriptions import EventRoutes, SeenEvents, Subscription, SubscriptionTable
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 log = structlog.get_logger()
@@ -42,25 +42,29 @@ class FailureKind(StrEnum):
 class Failure:
     """One event that one subscription did not handle."""
 
-    event: RouterEvent
+    delivery: Delivery
     subscription: Subscription
     kind: FailureKind
     error: str
     cause: BaseException | None = None
 
+    @property
+    def event(self) -> RouterEvent:
+        return self.delivery.event
+
 
 def failure_of(
-    event: RouterEvent, subscription: Subscription, error: BaseException, kind: FailureKind
+    delivery: Delivery, subscription: Subscription, error: BaseException, kind: FailureKind
 ) -> Failure:
     text = described(error)
     if isinstance(error, _PROGRAMMING_ERRORS):
-        return Failure(event, subscription, FailureKind.BUG, f"BUG: {text}", error)
-    return Failure(event, subscription, kind, text, error)
+        return Failure(delivery, subscription, FailureKind.BUG, f"BUG: {text}", error)
+    return Failure(delivery, subscription, kind, text, error)
 
 
-def overflow_of(event: RouterEvent, subscription: Subscription) -> Failure:
+def overflow_of(delivery: Delivery, subscription: Subscription) -> Failure:
     waiting = len(subscription.mailbox)
-    return Failure(event, subscription, FailureKind.OVERFLOW, f"mailbox full: {waiting} events wait")
+    return Failure(delivery, subscription, FailureKind.OVERFLOW, f"mailbox full: {waiting} events wait")
 
 
 # Where the end of a delivery is written down: handled, failed and kept, or given up.
@@ -77,12 +81,12 @@ class FailureReceiver(Protocol):
 
 
 class Outcomes:
-    """Hands failures to *desk*; *handled* hears which event of the log a subscription is through with."""
+    """Hands failures to *receiver*; *handled* hears which event of the log a subscription is through with."""
 
     def __init__(
-        self, desk: FailureReceiver, *, handled: Callable[[RouterEvent, Subscription], None]
+        self, receiver: FailureReceiver, *, handled: Callable[[Delivery, Subscription], None]
     ) -> None:
-        self._receiver, self.handled = desk, handled
+        self._receiver, self.handled = receiver, handled
 
     async def report_all(self, failures: Sequence[Failure]) -> None:
         for failure in failures:
@@ -94,17 +98,16 @@ class Outcomes:
             if self._receiver.report_now(failure):
                 self._kept(failure)
 
-    def record_cancelled(self, delivery: Delivery) -> None:
+    def record_cancelled(self, delivery: Delivery, subscription: Subscription) -> None:
         """The router or its loop is ending. An event of the log comes again; any other would be lost."""
-        if not delivery.event._seq:
+        if not delivery.log_seq:
             text = "cancelled with the router"
-            failure = Failure(delivery.event, delivery.subscription, FailureKind.CANCELLED, text)
-            self.record_now([failure])
+            self.record_now([Failure(delivery, subscription, FailureKind.CANCELLED, text)])
 
     def _kept(self, failure: Failure) -> None:
         """The failure is kept: from now on its retry, and not the log, brings the event again."""
-        if failure.event._seq:
-            self.handled(failure.event, failure.subscription)
+        if failure.delivery.log_seq:
+            self.handled(failure.delivery, failure.subscription)
 
 
 # What happens to a failed delivery: counted, logged, kept as a dead letter, and announced.

@@ -16,7 +16,7 @@ from ringrift.engine.arguments import check_event_type, shown
 from ringrift.errors import ConfigError, storable_text
 from ringrift.events.catalog.names import EventTypeValidator, resolve, resolve_alias
 from ringrift.events.catalog.table import ALIASES, EventSpec
-from ringrift.events.event import EventSource, RouterEvent
+from ringrift.events.event import Delivery, EventSource, RouterEvent
 
 # The table of subscriptions, ready for dispatch.
 
@@ -27,14 +27,14 @@ Callback = Callable[[RouterEvent], Any]
 
 
 @dataclass(slots=True, eq=False)
-class Delivery:
-    """One event on its way to a busy subscription.
+class MailboxPlace:
+    """The place of a delivery in the mailbox of a busy subscription.
 
-    Its publisher waits for *turn*, or has left it to the router (*context* is set) and goes on. The place
-    that a publisher takes in several mailboxes is one of these, with the subscription it waits at.
+    Its publisher waits for *turn*, or has left it to the router (*context* is set) and goes on. What a
+    publisher takes in several mailboxes is one place, with the subscription it waits at.
     """
 
-    event: RouterEvent
+    delivery: Delivery
     subscription: Subscription
     turn: asyncio.Future[None] | None = None
     context: Context | None = None
@@ -60,9 +60,9 @@ class Subscription:
     active: bool = True
     running: bool = False
     stuck: str = ""  # why the last handler had to be left; "" once one has ended well
-    waiting_in: RouterEvent | None = None  # the event whose handler has not returned at its first step
+    waiting_in: Delivery | None = None  # whose handler has not returned at its first step
     expires_s: float = 0.0  # when the time of that handler is over, by the loop's clock
-    mailbox: deque[Delivery] = field(default_factory=deque)
+    mailbox: deque[MailboxPlace] = field(default_factory=deque)
 
     def wants(self, event_type: str) -> bool:
         return self.event_types is None or event_type in self.event_types

@@ -20,7 +20,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags
 
-from ringrift.events.event import RouterEvent, current_event
+from ringrift.events.event import RouterEvent, current_delivery
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 
@@ -80,8 +80,8 @@ def current_trace_id() -> str:
         found = trace.get_current_span().get_span_context()
         if found.trace_id:
             return f"{found.trace_id:032x}"
-    event = current_event.get()
-    return "" if event is None else event.trace_id
+    delivery = current_delivery.get()
+    return "" if delivery is None else delivery.event.trace_id
 
 
 def get_trace_context() -> TraceContext | None:
@@ -89,11 +89,11 @@ def get_trace_context() -> TraceContext | None:
     found = trace.get_current_span().get_span_context()
     if found.is_valid:
         return TraceContext(f"{found.trace_id:032x}", f"{found.span_id:016x}")
-    event = current_event.get()
+    delivery = current_delivery.get()
     # Another program may have sent an id of its own form, which no header can carry.
-    if event is None or len(event.trace_id) != 32:
+    if delivery is None or len(delivery.event.trace_id) != 32:
         return None
-    return TraceContext(event.trace_id, _span_id_of(event))
+    return TraceContext(delivery.event.trace_id, _span_id_of(delivery.event))
 
 
 def get_trace_id() -> str | None:

@@ -15,12 +15,12 @@ import structlog
 
 from ringrift.engine.arguments import check_event_type, check_name, check_seconds
 from ringrift.engine.limits import LEASE_S_MIN, WAIT_S_MAX
-from ringrift.errors import CausalChainTooLong, RingRiftError
+from ringrift.errors import CausalChainTooLong, RingRiftError, Unavailable, described
 from ringrift.events.catalog.audit import LastSeen
 from ringrift.events.catalog.names import delivered_as, resolve
 from ringrift.events.cross_process import CrossProcess
 from ringrift.events.delivery import Dispatcher
-from ringrift.events.event import EventSource, RouterEvent, current_event
+from ringrift.events.event import Delivery, EventSource, RouterEvent, current_delivery
 from ringrift.events.positions import LogConnection
 from ringrift.events.router_loop import STOP_S, HandedWork, Publish, RouterLoop, publish_and_wait
 from ringrift.events.router_reports import (
@@ -68,20 +68,24 @@ class Surroundings:
 CAUSAL_DEPTH_MAX = 32
 
 
-def descend(event: RouterEvent, parent: RouterEvent) -> None:
-    """Make *event* a child of the event whose handler publishes it."""
-    # Whoever forwards an event may have set them already; then they stay.
-    event.parent_event_id = event.parent_event_id or parent.event_id
-    event.correlation_id = event.correlation_id or parent.correlation_id or parent.event_id
-    if not parent._open:
-        return  # the handler has ended; a task it left behind starts a chain of its own
-    # The root counts what is queued for the whole chain, because its publisher waits for all of it.
-    event._root = parent._root or parent
-    event._depth = parent._depth + 1
+def delivery_of(event: RouterEvent) -> Delivery:
+    """Begin to deliver *event*; published inside a handler, it is a child of the event that is handled."""
+    parent = current_delivery.get()
+    if parent is None:
+        return Delivery(event)
+    cause = parent.event
+    if cause is not event:  # a handler may hand its own event on to another router
+        # Whoever forwards an event may have set them already; then they stay.
+        event.parent_event_id = event.parent_event_id or cause.event_id
+        event.correlation_id = event.correlation_id or cause.correlation_id or cause.event_id
+    if not parent.running:
+        return Delivery(event)  # the handler has ended; a task it left behind starts a chain of its own
+    depth = parent.depth + 1
     # A report passes at any depth: it tells of the chain that failed. It cannot loop, because the
     # failure of a report's own handler is not announced.
-    if event._depth > CAUSAL_DEPTH_MAX and event.event_type not in REPORTS_OF_FAILURE:
-        raise CausalChainTooLong(event.event_type, depth=event._depth)
+    if depth > CAUSAL_DEPTH_MAX and event.event_type not in REPORTS_OF_FAILURE:
+        raise CausalChainTooLong(event.event_type, depth=depth)
+    return Delivery(event, first=parent.first or parent, depth=depth)
 
 
 # Which buses a publisher wants to reach, and events that come in through one of them.
@@ -180,6 +184,7 @@ class UnifiedEventRouter:
                 retry_s=poll_interval,
             )
             self._crossing.keep_last_seen(self.last_seen)
+            self._crossing.when_log_closes(self._let_go_of_log)
         # Only now: the connection needs the dispatcher, and the dispatcher needs the reports of failures.
         self._failures.attach(self._crossing)
         self._reports = RouterReports(
@@ -230,7 +235,7 @@ class UnifiedEventRouter:
         if route.crosses or asyncio.get_running_loop() is not self._home.current:
             await self._deliver(event, route, flags)
         else:  # most events are done with at once: no coroutine in between
-            rest = self._dispatch(event, route, self._targets(event, flags))
+            rest = self._dispatch(delivery_of(event), route, self._targets(event, flags))
             if rest is not None:
                 await rest
         return event
@@ -297,30 +302,30 @@ class UnifiedEventRouter:
         if asyncio.get_running_loop() is not self._home.current:
             await self._home.at_home(lambda: self._deliver(event, route, flags))
             return
+        delivery = delivery_of(event)
         # The same targets for append and dispatch: the cursors of exactly these expect the event.
         targets = self._targets(event, flags)
         crossing = self._crossing if route.crosses and flags.cross_process else None
         # Stored before any handler runs: after a crash the log brings it to those who had not finished.
-        if crossing is not None and not await crossing.append(event, targets):
+        if crossing is not None and not await crossing.append(delivery, targets):
             self._seen.duplicates += 1
             return
-        rest = self._dispatch(event, route, targets)
+        rest = self._dispatch(delivery, route, targets)
         if rest is not None:
             await rest
 
     def _targets(self, event: RouterEvent, flags: BusFlags) -> Sequence[Subscription]:
-        if (parent := current_event.get()) is not None:
-            descend(event, parent)
         targets = self._table.targets(event.event_type)
         return targets if flags is ALL_BUSES else flags.allow(targets)
 
     def _dispatch(
-        self, event: RouterEvent, route: Route, targets: Sequence[Subscription]
+        self, delivery: Delivery, route: Route, targets: Sequence[Subscription]
     ) -> Awaitable[None] | None:
+        event = delivery.event
         self._event_history.append(event)
         route.count += 1
         route.sent_s, route.reached = event.timestamp, targets
-        return self._dispatcher.begin(event, targets)
+        return self._dispatcher.begin(delivery, targets)
 
     def _arrive(self, event: RouterEvent) -> None:
         """Count an event of another process (or of an earlier run of this one)."""
@@ -425,9 +430,9 @@ class UnifiedEventRouter:
         """Deliver an event again to one subscription only; return how it failed, if it did."""
         return await self._home.at_home(lambda: self._dispatcher.redeliver(event, subscription))
 
-    def _note_handled(self, event: RouterEvent, subscription: Subscription) -> None:
+    def _note_handled(self, delivery: Delivery, subscription: Subscription) -> None:
         if self._crossing is not None:
-            self._crossing.handled(event, subscription)
+            self._crossing.handled(delivery, subscription)
 
     # --- life -----------------------------------------------------------------------------------------
 
@@ -455,6 +460,17 @@ class UnifiedEventRouter:
         if self._crossing is not None:
             await self._crossing.close()
         self._home.leave()
+
+    async def _let_go_of_log(self) -> None:
+        """Somebody closes the engine: record what was handled there. The next use opens it again."""
+        # Without a loop that runs nobody is at work on the log, and the notes say what was handled.
+        if self._crossing is None or self._home.running is None:
+            return
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._home.at_home(self._crossing.leave)
+        except (TimeoutError, Unavailable) as error:
+            log.warning("events.engine_closed_early", error=described(error))
 
     def let_go(self) -> None:
         """Drop everything at once, from any thread, without waiting for deliveries under way."""

@@ -46,6 +46,8 @@ from ringrift.learning.job_announcements import (
     AnnouncementContext,
     blob_path,
 )
+from ringrift.learning.tuning import TOPIC as TUNED_TOPIC
+from ringrift.learning.tuning import is_drop
 from ringrift.work.freshness_rules import FRESH_HOURS_MAX, NEVER_HOURS
 from ringrift.work.stages import LOOP_SOURCE
 
@@ -301,7 +303,11 @@ def _blocked(_scene: AnnouncementContext, _fact: Blocked) -> list[Announcement]:
 
 
 def _noted(context: AnnouncementContext, fact: Noted) -> list[Announcement]:
-    """That a training waits for newer games, or has them; of all else, whoever noted it tells it."""
+    """What the plan itself notes: that a training waits for newer games, or has them, and that what a search
+    found is dropped. Of all else, whoever noted it tells it.
+    """
+    if fact.topic == TUNED_TOPIC and is_drop(fact):
+        return _dropped(context, fact)
     if fact.topic != FRESHNESS_TOPIC:
         return []
     age_s = fact.details.get("age_s")
@@ -311,6 +317,19 @@ def _noted(context: AnnouncementContext, fact: Noted) -> list[Announcement]:
         "threshold_hours": FRESH_HOURS_MAX,
     }
     return [("DATA_STALE" if fact.details.get("stale") else "DATA_FRESH", about)]
+
+
+def _dropped(context: AnnouncementContext, fact: Noted) -> list[Announcement]:
+    details = fact.details
+    about = {"config_key": context.config, "optimizer": details["kind"], "reason": details["reason"]}
+    back = details["best_params"]
+    return [
+        (
+            "HYPERPARAMETER_UPDATED",
+            {**about, "param_name": name, "old_value": old, "new_value": back.get(name, "")},
+        )
+        for name, old in details["dropped"].items()
+    ]
 
 
 def _set_aside(context: AnnouncementContext, fact: WorkerSetAside) -> list[Announcement]:

@@ -39,6 +39,8 @@ from ringrift.learning.plan.orders import ConfigPlan, outlook, priority_of
 from ringrift.learning.plan.plan import plan
 from ringrift.learning.plan.rules import LearningRules, decided_by_other_plans, rules_note, rules_of
 from ringrift.learning.plan.trust import BY_PLAN, RECALL_ID
+from ringrift.learning.tuning import TOPIC as TUNED_TOPIC
+from ringrift.learning.tuning import is_drop
 from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport, SealedJob
 
 # Whether what a config did follows from what was known.
@@ -131,6 +133,8 @@ def _is_of_the_plan(fact: AnyFact) -> bool:
             return fact.order.purpose != OUTSIDE
         case Recalled():
             return fact.recall_id.startswith(RECALL_ID) and not fact.withdrawn
+        case Noted():
+            return fact.topic == TUNED_TOPIC and is_drop(fact)
         case _:
             return isinstance(
                 fact, Staged | Promoted | Rejected | RolledBack | GeneratorMoved | TrainingReset

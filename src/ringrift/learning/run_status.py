@@ -141,6 +141,7 @@ class ConfigStatus(msgspec.Struct, frozen=True, kw_only=True):
     bucket: float = 0.0  # sample-steps that new rows have earned and training has not spent
     generator: str | None = None  # the network that plays; `champion` is the one that is published
     who_plays: str = ""  # both in words, and how far apart they are
+    tuned: tuple[str, ...] = ()  # what searches for better parameters found, and what became of it
     candidates: int = 0  # models that have played for their promotion and wait for the verdict
     held_back: str = ""  # what holds its learning back most, in one sentence with its number
     paused: dict[str, Any] | None = None  # who stopped it on purpose: {reason, by, at_s}; it is no block

@@ -31,7 +31,7 @@ from ringrift.learning.facts.facts import (
 from ringrift.learning.facts.records import Model, ModelState, ShardState
 from ringrift.learning.facts.state import Block, ConfigState, EndedJob
 from ringrift.learning.plan.evaluation import waiting_for_verdict, who_plays
-from ringrift.learning.plan.orders import EXTRA_STAGES, STAGES, ConfigPlan
+from ringrift.learning.plan.orders import EXTRA_STAGES, STAGES, TUNING, ConfigPlan
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.stages import NEEDED, breaker_gate, slot_of, stage_gate, stop_of, stops_of
 from ringrift.learning.requests import Pause
@@ -45,6 +45,7 @@ from ringrift.learning.run_status import (
     StartStatus,
     WorkerStatus,
 )
+from ringrift.learning.tuning import trials
 from ringrift.work.shares import PREPARING, slots_for
 from ringrift.work.worker.records import RunningRecord, WorkerRecord
 
@@ -329,6 +330,7 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
         next=_next(around.plan),
         generator=state.generator,
         who_plays=who_plays(state),
+        tuned=tuple(trial.in_words() for trial in trials(state)),
         candidates=waiting_for_verdict(state),
         held_back="" if paused is not None else _held_back(state, around),
         paused=None if paused is None else msgspec.to_builtins(paused),
@@ -447,7 +449,8 @@ def _next(plan: ConfigPlan | None) -> str:
     if plan is None:
         return "starting"
     order = {stage: number for number, stage in enumerate(("train", "evaluate", *STAGES))}
-    said = sorted(plan.explanations, key=lambda each: (not each.will, order.get(each.stage, len(order))))
+    told = (each for each in plan.explanations if each.stage != TUNING)
+    said = sorted(told, key=lambda each: (not each.will, order.get(each.stage, len(order))))
     return f"{said[0].stage}: {said[0].reason}" if said else ""
 
 

@@ -1,11 +1,15 @@
-"""Searches for better parameters: their records, how they are kept, and how one is ordered."""
+"""Searches for better parameters: their records, how they are kept, how one is ordered, and how what it found
+is used, kept or dropped.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import takewhile
+from types import UnionType
 from typing import Any
 
 import msgspec
@@ -13,11 +17,15 @@ import msgspec
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine, KeyValue, NewWork
 from ringrift.errors import AlreadyExists, Conflict
+from ringrift.learning.facts.facts import Noted
+from ringrift.learning.facts.records import Match, Model, ModelState
+from ringrift.learning.facts.results import WEIGHTS_SUFFIX
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.plan.rules import LearningRules
+from ringrift.learning.judging import promotion
+from ringrift.learning.plan.rules import LearningRules, play_rules
 from ringrift.learning.plan.stages import ARCHITECTURE_FEEDBACK, is_stopped
 from ringrift.runtime import Runtime
-from ringrift.work.job.orders import INPUTS, OUT, JobOrder
+from ringrift.work.job.orders import INPUTS, OUT, USER_PROGRAM, JobOrder
 
 # Records of searches, and when another may begin. Pure.
 
@@ -33,7 +41,7 @@ HEURISTIC_BOARDS = ("hex8", "square8", "square19", "hexagonal")
 class OptimizationType(StrEnum):
     """What a search looks for."""
 
-    CMAES = "cmaes"  # weights of the heuristic player
+    CMAES = "cmaes"  # settings of the search that plays; before there is a champion, weights of the heuristic
     HALVING = "halving"  # training parameters, the worse ones ended early
     PBT = "pbt"  # training parameters, by a population
     NAS = "nas"  # the size of the network
@@ -88,21 +96,35 @@ def why_not(runs: Sequence[OptimizationRun], now_s: float, *, automatic: bool) -
     return ""
 
 
-def kind_for_plateau(config: str, *, has_samples: bool) -> OptimizationType | None:
-    """What to search when a config does not get better: how it is trained, or, before that, the heuristic."""
+def kind_for_plateau(
+    config: str, *, has_samples: bool, has_champion: bool = False, last: OptimizationType | None = None
+) -> OptimizationType | None:
+    """What to search when a config does not get better: how it is trained and, in turn, how its champion
+    searches; before there is anything to train on, the heuristic.
+    """
     if has_samples:
-        return OptimizationType.HALVING
-    board = config.rpartition("_")[0]
-    return OptimizationType.CMAES if board in HEURISTIC_BOARDS else None
+        is_turn = has_champion and last is OptimizationType.HALVING
+        return OptimizationType.CMAES if is_turn else OptimizationType.HALVING
+    return OptimizationType.CMAES if _has_heuristic(config) else None
+
+
+def _has_heuristic(config: str) -> bool:
+    return config.rpartition("_")[0] in HEURISTIC_BOARDS
 
 
 def tune_order(
     kind: OptimizationType, config: str, state: ConfigState | None, rules: LearningRules, **params: Any
 ) -> JobOrder | None:
-    """The job of a search; None if there is nothing to train on yet."""
+    """The job of a search; None if there is nothing yet that it could search."""
     given: dict[str, Any] = {"config": config, "kind": str(kind), "out": OUT, **params}
     if kind is OptimizationType.CMAES:
-        return JobOrder(config=config, params=given)
+        champion = None if state is None else state.models.get(state.champion or "")
+        subject = given.get("subject")
+        # A program of the user's own searches as it likes.
+        is_ours = rules.selfplay_program != USER_PROGRAM
+        if state is not None and champion is not None and is_ours and subject != HEURISTIC:
+            return _search_order(state, champion, rules, given)
+        return JobOrder(config=config, params=given) if _has_heuristic(config) and subject != SEARCH else None
     samples = None if state is None else state.newest_samples
     if samples is None:
         return None
@@ -119,8 +141,60 @@ def tune_order(
     return JobOrder(config=config, params={**used, **given, **place}, inputs={"samples.npz": samples.digest})
 
 
+def _search_order(
+    state: ConfigState, champion: Model, rules: LearningRules, given: dict[str, Any]
+) -> JobOrder:
+    """Tune the search of *champion*, with as many simulations as games are played with now."""
+    simulations = next(
+        (shard.simulations for shard in reversed(state.shards.values()) if shard.model and shard.simulations),
+        rules.simulations,
+    )
+    play = play_rules(state.config)
+    used = {**SEARCH_FIRST, "c_scale": play.c_scale, "rescale": play.rescale, **tuned_search(state)}
+    # Another search for the same champion plays other games.
+    used |= {"simulations": simulations, "seed": state.facts}
+    model = {"subject": SEARCH, "model": f"{INPUTS}/champion{WEIGHTS_SUFFIX}"}
+    return JobOrder(
+        config=state.config,
+        params={**SEARCH_EFFORT, **used, **given, **model},
+        inputs={f"champion{WEIGHTS_SUFFIX}": champion.digest, "champion.json": champion.card},
+    )
+
+
 def _is_next(size: str, used: str) -> bool:
     return abs(SIZES.index(size) - SIZES.index(used)) == 1
+
+
+def subject_of(run: OptimizationRun) -> str:
+    """What a run changes if it finds something better: training, size, search, or only the heuristic."""
+    if run.optimization_type is OptimizationType.CMAES:
+        return SEARCH if run.params.get("subject") == SEARCH else HEURISTIC
+    return SIZE if run.optimization_type is OptimizationType.NAS else TRAINING
+
+
+# What a search found is used from the next order on, and is on trial: a candidate made with it that becomes
+# champion keeps it, candidates that lose drop it. One rule for all kinds, decided by the plan, as a fact.
+
+
+SEARCH, HEURISTIC, TRAINING, SIZE = "search", "heuristic", "training", "size"
+# Of one subject only the newest finding is in force.
+KINDS: Mapping[str, tuple[OptimizationType, ...]] = {
+    SEARCH: (OptimizationType.CMAES,),
+    TRAINING: (OptimizationType.HALVING, OptimizationType.PBT),
+    SIZE: (OptimizationType.NAS,),
+}
+# Settings of the search that a finding may change, and between what. The job searches within the same.
+SEARCH_SETTINGS: Mapping[str, tuple[type | UnionType, float, float]] = {
+    "c_scale": (int | float, 1e-3, 10.0),
+    "c_visit": (int | float, 0.5, 1000.0),
+    "considered": (int, 2, 64),
+}
+# What self-play does by itself where no rule says otherwise.
+SEARCH_FIRST = {"c_visit": 50.0, "considered": 16}
+# Differences between settings are small, so a match of 400 games decides; the search before it is a sixth of
+# what one for twenty weights takes.
+SEARCH_EFFORT = {"population": 6, "generations": 5, "games": 40, "verify_games": 400}
+TRIAL_REFUSED_MAX = STALLED_RATING  # candidates: as many without a promotion begin a search by themselves
 
 
 def tuned_rules(state: ConfigState, rules: LearningRules) -> LearningRules:
@@ -129,15 +203,171 @@ def tuned_rules(state: ConfigState, rules: LearningRules) -> LearningRules:
     How often a row is seen stays a setting: the bucket has counted by it from the first row on. A size that
     was shown to be better holds until the setting is changed after it.
     """
-    note = state.newest_note(TOPIC, OptimizationType.HALVING, OptimizationType.PBT)
-    tuned = rules if note is None else _with(rules, note.details.get("best_params", {}))
-    found = state.newest_note(TOPIC, OptimizationType.NAS)
-    size = None if found is None else found.details.get("best_params", {}).get("preset")
-    if found is None or size not in SIZES or found.details.get("instead_of", rules.preset) != rules.preset:
+    tuned = _with(rules, _found(state, TRAINING))
+    note = state.newest_note(TOPIC, *KINDS[SIZE])
+    size = _found(state, SIZE).get("preset")
+    if note is None or size not in SIZES or note.details.get("instead_of", rules.preset) != rules.preset:
         return tuned
     if is_stopped(state, ARCHITECTURE_FEEDBACK):
         return tuned
     return msgspec.structs.replace(tuned, preset=size)
+
+
+def tuned_search(state: ConfigState) -> dict[str, float]:
+    """The settings of the search that the next games are played with, where a search found better ones.
+
+    Judged matches keep the settings that they began with: ratings of other searches would be another pool.
+    """
+    found = _found(state, SEARCH)
+    return {
+        name: found[name]
+        for name, (kind, low, high) in SEARCH_SETTINGS.items()
+        if isinstance(found.get(name), kind)
+        and not isinstance(found[name], bool)
+        and low <= found[name] <= high
+    }
+
+
+def _found(state: ConfigState, subject: str) -> dict[str, Any]:
+    note = state.newest_note(TOPIC, *KINDS[subject])
+    found = {} if note is None else note.details.get("best_params")
+    return found if isinstance(found, dict) else {}
+
+
+def told_of_finding(state: ConfigState, run: OptimizationRun, preset: str) -> tuple[str, dict[str, Any]]:
+    """Text and details of the note that puts in force what *run* found; *preset* is the size of the settings.
+
+    It says what was in force before: that is what comes back if the finding is dropped.
+    """
+    subject, best = subject_of(run), run.best_params
+    texts = {
+        SEARCH: f"the next games are searched with {in_words(best)}",
+        TRAINING: f"a search by {run.optimization_type} found better training parameters",
+        SIZE: f"the next networks are {best.get('preset')}",
+    }
+    details: dict[str, Any] = {
+        "run_id": run.run_id,
+        "kind": str(run.optimization_type),
+        "best_params": best,
+        "best_score": run.best_score,
+        "before": _found(state, subject),
+        **({"instead_of": preset} if subject == SIZE else {}),
+    }
+    shown = (
+        "" if subject == TRAINING else f": {run.best_score or 0.0:.0%} in a match with what was used before"
+    )
+    return f"{texts[subject]}{shown}", details
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """How a finding stands by the candidates that were made with it."""
+
+    subject: str
+    note: Noted
+    kept_by: int | None = None  # the number of the model that became champion
+    refused: int = 0  # judged since then, and no champion
+    worse: int = 0  # the last of them in a row that were shown to be worse
+
+    @property
+    def is_in_force(self) -> bool:
+        return not is_drop(self.note)
+
+    def why_dropped(self, worse_max: int) -> str:
+        """Why it is to be dropped now; empty if it is not."""
+        if self.kept_by is not None or not self.is_in_force:
+            return ""
+        # A size begins from nothing: its first networks lose to one that saw every row of the run.
+        if self.worse >= worse_max and self.subject != SIZE:
+            return f"{self.worse} candidates in a row made with it were shown to be worse than the champion"
+        if self.refused >= TRIAL_REFUSED_MAX:
+            return f"none of {self.refused} candidates made with it was shown to be better than the champion"
+        return ""
+
+    def in_words(self) -> str:
+        if not self.is_in_force:
+            return self.note.text
+        standing = f"on trial; refused candidates that were made with it: {self.refused}"
+        if self.kept_by is not None:
+            standing = f"kept, since model {self.kept_by} became champion with it"
+        return f"{self.note.text} ({standing})"
+
+
+def trials(state: ConfigState) -> list[Trial]:
+    """What the newest search of each subject came to, the newest first."""
+    notes = {subject: state.newest_note(TOPIC, *kinds) for subject, kinds in KINDS.items()}
+    found = [_trial(state, subject, note) for subject, note in notes.items() if note is not None]
+    return sorted(found, key=lambda each: -each.note.at_s)
+
+
+def dropped_finding(found: Sequence[Trial], rules: LearningRules, now_s: float) -> Noted | None:
+    """Drop the newest finding that candidates speak against; what was in force before it is again."""
+    for trial in found:
+        if not (why := trial.why_dropped(rules.recover_after)):
+            continue
+        details = trial.note.details
+        before = details.get("before") or {}
+        back = in_words(before) if before else "what the settings say"
+        kept: dict[str, Any] = {
+            name: details[name] for name in ("run_id", "kind", "instead_of") if name in details
+        }
+        return Noted(
+            at_s=now_s,
+            topic=TOPIC,
+            text=f"{in_words(details.get('best_params', {}))} is dropped: {why}; back to {back}",
+            details={**kept, "best_params": before, "dropped": details.get("best_params", {}), "reason": why},
+        )
+    return None
+
+
+def in_words(params: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in params.items())
+
+
+def _trial(state: ConfigState, subject: str, note: Noted) -> Trial:
+    if is_drop(note):
+        return Trial(subject=subject, note=note)
+    for change in state.promotions:
+        model = state.models[change.model]
+        is_up = model.state in (ModelState.PRODUCTION, ModelState.SUPERSEDED)
+        if is_up and _made_with(state, model, subject, note):
+            return Trial(subject=subject, note=note, kept_by=model.number)
+    # Candidates speak against the newest finding first, and against the others only after it was dropped.
+    drops = (each.at_s for each in state.newest_notes.values() if each.topic == TOPIC and is_drop(each))
+    since_s = max((note.at_s, *drops))
+    newest = takewhile(lambda model: model.made_s >= since_s, reversed(state.models.values()))
+    refused = [
+        model
+        for model in newest
+        if model.state in (ModelState.REJECTED, ModelState.ROLLED_BACK)
+        and model.history[0][0] > since_s
+        and _made_with(state, model, subject, note)
+    ]
+    matches = state.trusted_matches() if refused else []
+    worse = list(takewhile(lambda model: _is_worse(model, matches), refused))
+    return Trial(subject=subject, note=note, refused=len(refused), worse=len(worse))
+
+
+def is_drop(note: Noted) -> bool:
+    return bool(note.details.get("dropped"))
+
+
+def _is_worse(model: Model, matches: Sequence[Match]) -> bool:
+    return model.state is ModelState.ROLLED_BACK or promotion.lost_clearly(model.digest, matches)
+
+
+def _made_with(state: ConfigState, model: Model, subject: str, note: Noted) -> bool:
+    """Whether *model* was trained after *note* and by it: by its games, if they are what it changed."""
+    if model.history[0][0] <= note.at_s:  # a note has the time of the fact before it
+        return False
+    if subject == SIZE:
+        return model.preset == str(note.details.get("best_params", {}).get("preset"))
+    if subject == TRAINING:
+        return True
+    samples = state.samples.get(model.samples)
+    shards = () if samples is None else samples.shards
+    return any(
+        (shard := state.shards.get(digest)) is not None and shard.ordered_s > note.at_s for digest in shards
+    )
 
 
 def _with(rules: LearningRules, found: dict[str, Any]) -> LearningRules:
@@ -238,7 +468,7 @@ async def order_search(
         raise Conflict(why)
     order = tune_order(search.kind, search.config, state, rules, **search.params)
     if order is None:
-        raise Conflict(f"{search.config} has no samples to train on yet")
+        raise Conflict(f"{search.config} has no {lacking(search)} yet")
     run = OptimizationRun(
         run_id=search.run_id or _new_name(search.kind, runtime),
         optimization_type=search.kind,
@@ -259,6 +489,15 @@ async def order_search(
     )
     await engine.queue.add([item])
     return run
+
+
+def lacking(search: Search) -> str:
+    """What a config without an order for *search* does not have."""
+    if search.kind is not OptimizationType.CMAES:
+        return "samples to train on"
+    if search.params.get("subject") == HEURISTIC:
+        return "heuristic"
+    return "champion whose search could be tuned in games of RingRift's own program"
 
 
 def _new_name(kind: OptimizationType, runtime: Runtime) -> str:

@@ -14,7 +14,7 @@ import msgspec
 import psutil
 
 from ringrift.decoding import decode_as
-from ringrift.engine.encoding import UNREADABLE
+from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.ports import Engine, KeyValue, WorkState
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.process import process_scope
@@ -423,6 +423,14 @@ def _ramp(name: str, value: float) -> float:
     return min(1.0, max(0.0, (value - low) / (high - low)))
 
 
+# What was announced stands in the store with what was measured last: it outlives the daemon that told it,
+# and whoever holds something back because of it looks there. An event only makes him look at once.
+
+
+ANNOUNCED_KEY = "backpressure/announced"
+MEASURED_S_MAX = 60.0  # some of QUEUE_MONITOR's intervals: what nobody measures any more holds nothing
+
+
 @dataclass(frozen=True, slots=True)
 class Announced:
     """Whether the world was told that producers should slow down, and since when."""
@@ -430,14 +438,35 @@ class Announced:
     active: bool = False
     changed_s: float | None = None
     level: BackpressureLevel = BackpressureLevel.NONE
+    reason: str = ""  # as it was last measured
+    measured_s: float = 0.0
 
     def step(
         self, level: BackpressureLevel, now_s: float, *, cooldown_s: float = COOLDOWN_S
     ) -> tuple[Announced, bool]:
         """Return what is announced next and whether that is news; there is no news in the cooldown."""
         wanted = level.throttles
-        resting = self.changed_s is not None and now_s - self.changed_s < cooldown_s
+        # After a clock was set back the cooldown would last as long as that.
+        resting = self.changed_s is not None and 0 <= now_s - self.changed_s < cooldown_s
         if wanted == self.active or resting:
             worst = max(self.level, level) if self.active else self.level
             return replace(self, level=worst), False
         return Announced(wanted, now_s, level if wanted else self.level), True
+
+    def is_measured(self, now_s: float) -> bool:
+        """Whether somebody has measured it lately. A time to come was written before a clock was set back."""
+        return 0 <= now_s - self.measured_s < MEASURED_S_MAX
+
+    def why_held(self, now_s: float) -> str:
+        """Why producers are to rest now; empty if they are not, or if nobody knows."""
+        return self.reason or "producers are too fast" if self.active and self.is_measured(now_s) else ""
+
+
+async def read_announced(kv: KeyValue) -> Announced:
+    """What was last announced of backpressure, by whichever process."""
+    entry = await kv.get(ANNOUNCED_KEY)
+    return Announced() if entry is None else decode_entry(entry, Announced)
+
+
+async def keep_announced(kv: KeyValue, announced: Announced) -> None:
+    await kv.put(ANNOUNCED_KEY, msgspec.json.encode(announced))

@@ -14,13 +14,16 @@ from ringrift.engine.run_reports import reported
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.backpressure import (
     QUEUE_LIMITS,
+    Announced,
     BackpressureLevel,
     BackpressureSignal,
     NodeResources,
     OpenDeliveries,
     QueueLimits,
     QueueType,
+    keep_announced,
     next_level,
+    read_announced,
     read_depths,
     signal_of,
     trend_of,
@@ -153,6 +156,13 @@ class QueueLevels:
             counts = await (await self._engine()).queue.counts()
             self._signal = signal_of(counts, await self._resources(), now_s=now_s)
         return self._signal
+
+    async def announced(self) -> Announced:
+        """What was last told of backpressure, by whichever process and daemon."""
+        return await read_announced((await self._engine()).kv)
+
+    async def keep(self, announced: Announced) -> None:
+        await keep_announced((await self._engine()).kv, announced)
 
     def note(self, queue: QueueType, depth: float) -> BackpressureLevel:
         """Take a depth in and return the level."""

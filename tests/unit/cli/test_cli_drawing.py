@@ -60,6 +60,14 @@ def test_who_plays_who_is_published_and_what_holds_learning_back_is_told_of_ever
         assert f"{config}: {told}" in shown
 
 
+def test_what_searches_found_is_told_with_how_it_stands():
+    status = SampleRun(configs=TWELVE[:1]).status()
+    (config,) = status.configs
+    found = "the next games are searched with c_scale 0.21 (on trial)"
+    told = msgspec.structs.replace(status.configs[config], tuned=(found,))
+    assert found in drawn(msgspec.structs.replace(status, configs={config: told}), width=240)
+
+
 def test_a_low_terminal_gets_fewer_lines():
     status = SampleRun(configs=TWELVE).status()
     assert len(drawn(status, width=140, height=30).splitlines()) <= 36

@@ -11,7 +11,10 @@ from run_folder import in_engine, write_models
 from ringrift.cli.learning import tune
 from ringrift.cli.main import app
 from ringrift.engine.ports import Claimant
-from ringrift.learning.tuning import OptimizationStatus, TuningStore
+from ringrift.learning.facts.facts import Noted
+from ringrift.learning.facts.ledger import Ledger
+from ringrift.learning.facts.records import BucketRules
+from ringrift.learning.tuning import OptimizationStatus, TuningStore, told_of_finding
 from ringrift.process import process_scope
 from ringrift.settings import Settings
 
@@ -78,6 +81,27 @@ def test_what_was_found_is_shown_with_what_becomes_of_it(folder, alive):
     told = ringrift("tune", CONFIG)
     assert "0.004" in told
     assert "next trainings" in told
+
+
+def test_the_list_says_what_is_in_force_and_how_it_stands(folder, alive):
+    run_id = json.loads(ringrift("tune", CONFIG, "--kind", "cmaes", "--no-wait", "--json"))["run_id"]
+    best = {"c_scale": 0.21}
+
+    async def end(engine):
+        store = TuningStore(engine.kv)
+        done = msgspec.structs.replace(
+            await store.get(run_id), status=OptimizationStatus.COMPLETED, best_params=best, improved=True
+        )
+        await store.put(done)
+        ledger = await Ledger.open(engine.kv, CONFIG, bucket_rules=BucketRules())
+        text, details = told_of_finding(ledger.state, done, "small")
+        await ledger.append(Noted(at_s=500.0, topic="tuned", text=text, details=details))
+
+    in_engine(end)
+    told = " ".join(ringrift("tune").split())
+    assert f"{CONFIG}: the next games are searched with c_scale 0.21" in told
+    assert "on trial" in told
+    assert "The next games" in ringrift("tune", CONFIG, "--kind", "cmaes")
 
 
 @pytest.mark.parametrize("wrong", [("--set", "trials"), ("--kind", "magic")])

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import ringrift
+from ringrift.capabilities import capability
 from ringrift.coordination.coordination_bootstrap import bootstrap_coordination, shutdown_coordination
 from ringrift.coordination.unified_health_manager import UnifiedHealthManager
 from ringrift.coordination.wiring_audit import SENT_BY, audit_wiring, collect_wiring
 from ringrift.events.catalog.audit import WiringState, audit
-from ringrift.events.catalog.table import CATALOG
+from ringrift.events.catalog.table import CATALOG, COMPONENTS
 from ringrift.events.router import get_router
 from ringrift.settings import get_settings
 
@@ -37,6 +38,15 @@ def test_everything_that_the_code_sends_is_declared():
     declared = set(collect_wiring().emitters)
     undeclared = {event: where for event, where in sent_by_code().items() if event not in declared}
     assert undeclared == {}
+
+
+def test_the_catalog_names_as_senders_who_really_sends():
+    real = collect_wiring().emitters
+    built = {
+        name: {each for each in spec.emitted_by if capability(COMPONENTS[each]).built}
+        for name, spec in CATALOG.items()
+    }
+    assert {name: (built[name], set(real[name])) for name in real if built[name] != set(real[name])} == {}
 
 
 @pytest.mark.parametrize("component", ["bootstrap", "event_router", "worker"])

@@ -59,6 +59,17 @@ class Election:
         return self.leads
 
 
+class Pressure:
+    """What QUEUE_MONITOR would have measured."""
+
+    def __init__(self, manager: DaemonManager, reason: str = "") -> None:
+        self.reason = reason
+        manager.reactions.pressure = self._look
+
+    async def _look(self) -> str:
+        return self.reason
+
+
 def rows(*specs: DaemonSpec) -> Registry:
     return Registry(specs)
 

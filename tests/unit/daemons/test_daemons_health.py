@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from daemons_kit import HOUR_S, Crasher, Steady, Stubborn, in_simulation, make_manager, own_type
+from daemons_kit import HOUR_S, Crasher, Pressure, Steady, Stubborn, in_simulation, make_manager, own_type
 
 from ringrift.daemons.reactions import NOBODY, Incident
 from ringrift.daemons.types import DaemonInfo, DaemonState, DaemonType
@@ -164,12 +164,14 @@ def test_a_critical_daemon_that_rests_is_not_down() -> None:
         rests = DaemonType.MEMORY_MONITOR
         manager.register_factory(rests, daemon, depends_on=[], capability="", pausable=True)
         await manager.start(rests)
+        pressure = Pressure(manager, "a queue is full")
         await manager.reactions.on_backpressure_activated({"level": "high"})
         await asyncio.sleep(1)
         assert not manager.is_running(rests)
         assert manager.liveness_probe()
         assert manager.get_all_daemon_health()[rests]["healthy"]
         assert "memory_monitor" not in manager.readiness_probe()["reason"]
+        pressure.reason = ""
         await manager.reactions.on_backpressure_released({})
         await asyncio.sleep(1)
         assert manager.is_running(rests)

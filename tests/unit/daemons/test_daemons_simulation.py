@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from daemons_kit import HOUR_S, Election, in_simulation, make_manager, own_type
+from daemons_kit import HOUR_S, Election, Pressure, in_simulation, make_manager, own_type
 
 from ringrift.daemons.builtin import findings
 from ringrift.daemons.manager import DaemonManager
@@ -118,8 +118,10 @@ class World:
             Election(self.manager).leads = step == "lead"
             await react.on_leader_elected({})
         elif step == "press":
+            Pressure(self.manager, "a queue is full")
             await react.on_backpressure_activated({})
         elif step == "release":
+            Pressure(self.manager)
             await react.on_backpressure_released({})
         else:
             self.manager.clear_permanently_failed(daemon_type)

@@ -9,6 +9,7 @@ from daemons_kit import (
     HOUR_S,
     Crasher,
     Election,
+    Pressure,
     Steady,
     Stubborn,
     in_simulation,
@@ -223,9 +224,11 @@ def test_04_health_and_pause_reach_the_real_daemon() -> None:
         await asyncio.sleep(100)
         assert daemon.health_checks >= 8
         react = manager.reactions
+        pressure = Pressure(manager, "a queue is full")
         await react.on_backpressure_activated({"level": "high"})
         await asyncio.sleep(0)
         assert daemon.paused
+        pressure.reason = ""
         await react.on_backpressure_released({})
         await asyncio.sleep(0)
         assert not daemon.paused

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons_kit import HOUR_S, Crasher, Election, Steady, in_simulation, make_manager, own_type
+from daemons_kit import HOUR_S, Crasher, Election, Pressure, Steady, in_simulation, make_manager, own_type
 
 from ringrift.daemons import reactions
 from ringrift.daemons.manager import DaemonManager
-from ringrift.daemons.planning import NOT_LEADER
+from ringrift.daemons.planning import BACKPRESSURE, NOT_LEADER
 from ringrift.daemons.reactions import LoopWatchdog
 from ringrift.daemons.registry import product_registry
 from ringrift.daemons.restarts import JsonLedger, MemoryLedger
 from ringrift.daemons.types import DaemonState, DaemonType
+from ringrift.errors import Unavailable
 from ringrift.events.catalog.event_types import DataEventType
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.runtime import SystemRuntime
@@ -46,10 +47,13 @@ def test_11_backpressure_over_the_real_router_pauses_and_releases() -> None:
         router.subscribe(None, lambda event: said.append((event.event_type, dict(event.payload))))
         manager, daemon = make_manager(runtime=runtime, bus=router), Steady()
         manager.register_factory(MINE, daemon, pausable=True)
+        pressure = Pressure(manager)
         await manager.start(MINE)
+        pressure.reason = "queue"
         await router.publish("BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "queue"}, "test")
         await asyncio.sleep(0.1)
         assert daemon.paused
+        pressure.reason = ""
         await router.publish("BACKPRESSURE_RELEASED", {"reason": "drained"}, "test")
         await asyncio.sleep(0.1)
         assert not daemon.paused
@@ -60,6 +64,52 @@ def test_11_backpressure_over_the_real_router_pauses_and_releases() -> None:
         assert [name for name, _ in said].count("DAEMON_STOPPED") == 1
         assert not router.has_subscribers("BACKPRESSURE_ACTIVATED")  # nothing is left behind
         await router.stop()
+
+    in_simulation(main)
+
+
+def test_11_backpressure_is_what_was_measured_whatever_somebody_says() -> None:
+    async def main() -> None:
+        runtime = SimulatedRuntime()
+        router = UnifiedEventRouter(surroundings=Surroundings(runtime=runtime))
+        manager, daemon = make_manager(runtime=runtime, bus=router), Steady()
+        manager.register_factory(MINE, daemon, pausable=True)
+        pressure = Pressure(manager)
+        await manager.start(MINE)
+        await router.publish("BACKPRESSURE_ACTIVATED", {"level": "stop", "reason": "hearsay"}, "somebody")
+        await asyncio.sleep(1)
+        assert not daemon.paused, "nothing was measured"
+        pressure.reason = "a queue is full"
+        await asyncio.sleep(15)
+        assert daemon.paused, "also where the event was lost"
+        assert manager.why_resting(MINE, BACKPRESSURE) == "backpressure: a queue is full"
+        await router.publish("BACKPRESSURE_RELEASED", {"reason": "hearsay"}, "somebody")
+        await asyncio.sleep(HOUR_S)
+        assert daemon.paused, "measured again and again"
+        await manager.shutdown()
+        await router.stop()
+
+    in_simulation(main)
+
+
+def test_11_a_pressure_that_nobody_can_measure_any_more_holds_nothing_for_long() -> None:
+    async def main() -> None:
+        manager, daemon = make_manager(), Steady()
+        manager.register_factory(MINE, daemon, pausable=True)
+        Pressure(manager, "a queue is full")
+        await manager.start(MINE)
+        await asyncio.sleep(1)
+        assert daemon.paused
+
+        async def away() -> str:
+            raise Unavailable("the store is away")
+
+        manager.reactions.pressure = away
+        await asyncio.sleep(5)
+        assert daemon.paused, "one look that fails says nothing"
+        await asyncio.sleep(40)
+        assert not daemon.paused
+        await manager.shutdown()
 
     in_simulation(main)
 

@@ -32,6 +32,7 @@ from ringrift.errors import Unavailable
 from ringrift.events.catalog.event_types import DataEventType
 from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.runtime import system_runtime
 
 
 @pytest.fixture
@@ -220,6 +221,18 @@ def test_poll_and_acknowledge(queue):
     again = CrossProcessEventQueue(queue._path)
     assert [event.event_id for event in again.poll(subscriber)] == [numbers[4]]
     again.close()
+
+
+def test_a_polled_event_says_on_which_host_it_was_published(queue, monkeypatch):
+    subscriber, here = queue.subscribe("evaluator", stable=True), system_runtime().hostname
+    queue.publish("MY_EVENT", {"n": 1})
+    monkeypatch.setattr(system_runtime(), "hostname", "elsewhere")
+    queue.publish("MY_EVENT", {"n": 2})
+    monkeypatch.undo()
+    assert [event.hostname for event in queue.poll(subscriber)] == [here, "elsewhere"]
+    old = LogEvent(id="1", type="MY_EVENT", body=b'{"payload":{}}')  # as versions before wrote them
+    run_blocking(queue._append(old))
+    assert queue.poll(subscriber)[-1].hostname == ""
 
 
 def test_a_poller_that_acknowledges_keeps_what_it_has_yet_to_see_and_one_that_only_looks_does_not(
@@ -429,6 +442,26 @@ def test_a_poller_on_a_database_of_its_own_goes_on_after_it_was_stopped(tmp_path
         poller.stop()
     queue.close()
     assert seen == [0, 1, 2]
+
+
+async def test_an_event_given_to_a_handler_of_a_poller_says_on_which_host_it_was_published(
+    tmp_path, monkeypatch
+):
+    seen, path, here = asyncio.Queue(), tmp_path / "events.db", system_runtime().hostname
+    poller = CrossProcessEventPoller("worker", ["CUSTOM"], 0.1, path, True)
+    poller.register_handler("CUSTOM", seen.put_nowait)
+    poller.start()
+    queue = CrossProcessEventQueue(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(system_runtime(), "hostname", "elsewhere")
+        await asyncio.to_thread(queue.publish, "CUSTOM", {"n": 1})
+    found = await asyncio.wait_for(seen.get(), 60)
+    assert (found.hostname, found.event_id) == ("elsewhere", 1)
+    await poller.router.publish("CUSTOM", {"n": 2})
+    found = await asyncio.wait_for(seen.get(), 60)
+    assert (found.hostname, found.event_id) == (here, 2)
+    poller.stop()
+    queue.close()
 
 
 async def test_a_poller_on_a_database_of_its_own_runs_on_the_loop_that_is_there(tmp_path):

@@ -215,6 +215,54 @@ async def test_a_letter_captured_by_hand_goes_to_the_subscribers_of_its_type(rou
     assert seen[0].payload == {"n": 1}
 
 
+async def test_a_letter_captured_by_hand_goes_again_only_to_the_subscribers_that_failed(router, dlq):
+    flaky, good = Flaky(), []
+    router.subscribe("MY_EVENT", lambda e: good.append(e["n"]), "good")
+    router.subscribe("MY_EVENT", flaky, "flaky")
+    letter = dlq.capture("MY_EVENT", {"n": 1}, "some code", "failed")
+    assert not await dlq.retry_event(letter)
+    assert not await dlq.retry_event(letter)
+    with closing(DeadLetterQueue(dlq.db_path)) as reopened:
+        reopened.serve(router)
+        flaky.broken = False
+        assert await reopened.retry_event(letter)
+    assert (good, len(flaky.calls)) == ([1], 3)
+    dlq.drop(letter)
+    assert dlq._store.handled_by(letter) == frozenset()
+
+
+async def test_a_letter_is_claimed_for_as_long_as_a_handler_works_on_it(router, dlq, clock, monkeypatch):
+    monkeypatch.setenv("RINGRIFT_EVENT_HANDLER_TIMEOUT", "0.05")
+    began, go_on, calls = asyncio.Event(), asyncio.Event(), []
+
+    async def slow(event):
+        calls.append(event["n"])
+        began.set()
+        await go_on.wait()
+
+    router.subscribe("MY_EVENT", slow, "slow", timeout=3600)
+    letter = dlq.capture("MY_EVENT", {"n": 1}, "some code", "failed")
+    with closing(DeadLetterQueue(dlq.db_path, runtime=clock)) as other:
+        other.serve(router)
+        first = asyncio.create_task(dlq.retry_event(letter))
+        await began.wait()
+        clock.now += 10
+        async with asyncio.timeout(60):
+            while claimed_until_s(dlq) < clock.now:
+                await asyncio.sleep(0.005)
+        second = asyncio.create_task(other.retry_event(letter))
+        async with asyncio.timeout(60):
+            while not second.done() and not router.find_subscription("slow").mailbox:
+                await asyncio.sleep(0.005)
+        go_on.set()
+        assert (await first, await second, calls) == (True, False, [1])
+
+
+def claimed_until_s(dlq):
+    with closing(sqlite3.connect(dlq.db_path)) as db:
+        return db.execute("SELECT claimed_until_s FROM dead_letter").fetchone()[0]
+
+
 async def test_a_letter_captured_by_hand_that_nobody_handles_is_given_up_at_the_limit(router, dlq):
     dlq.max_retries = 2
     letter = dlq.capture("MY_EVENT", {"n": 1}, "some code", "failed")

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.memory import MemoryStore, memory_engine
-from ringrift.engine.opening import close_engine
+from ringrift.engine.opening import close_engine, get_engine
 from ringrift.engine.ports import CursorKey, Position
 from ringrift.errors import PayloadError, StorageFull, Unavailable
 from ringrift.events import cross_process, positions
@@ -852,3 +853,49 @@ async def test_an_older_time_replaces_no_newer_one(machine):
     await second.stop()
     await first.stop()
     assert (await last_seen(machine))["NODE_RECOVERED"] == LastSeen(later.timestamp, None)
+
+
+# --- what it leaves behind --------------------------------------------------------------------------------
+
+
+async def test_the_engine_closes_after_the_last_position_was_recorded():
+    router, seen = get_router(), []
+    router.subscribe(CROSSING, collector(seen), "reader")
+    await router.start()
+    await router.publish(CROSSING, {"n": 1})
+    instance = await router.identify()
+    with capture_logs() as said:
+        await close_engine()
+        await router.stop()
+    assert [line for line in said if line["log_level"] in ("warning", "error")] == []
+    stored = (await (await get_engine()).events.positions(instance))["reader"]
+    assert max((stored.floor, *stored.done_above)) == 1
+    # It goes on with the engine that is opened next.
+    await router.publish(CROSSING, {"n": 2})
+    assert seen == [1, 2]
+    await router.stop()
+    await close_engine()
+
+
+async def test_an_event_has_a_number_of_its_own_in_the_log_of_each_router(machine, tmp_path):
+    """A handler hands it on: its number there is not the one that is finished here."""
+    other_machine = Machine(tmp_path / "other")
+    here, there, seen = machine.process("here"), other_machine.process("there"), []
+
+    async def hand_on(event):
+        await there.publish_event(event)
+
+    here.subscribe(CROSSING, hand_on, "hand_on")
+    there.subscribe(CROSSING, collector(seen), "reader")
+    for n in range(3):
+        await there.publish(CROSSING, {"n": n})
+    await here.publish(CROSSING, {"n": 3})
+    await here.stop()
+    await there.stop()
+    assert seen == [0, 1, 2, 3]
+    for of, instance, subscription, newest in (
+        (machine, "here", "hand_on", 1),
+        (other_machine, "there", "reader", 4),
+    ):
+        stored = await memory_engine(system_runtime(), of.store).events.positions(instance)
+        assert max((stored[subscription].floor, *stored[subscription].done_above)) == newest

@@ -10,7 +10,7 @@ from ringrift.coordination.event_mappings import StageEvent
 from ringrift.coordination.event_router import get_router, safe_emit_event, safe_emit_event_async
 from ringrift.errors import CausalChainTooLong, PayloadError, UnknownEventTypeError
 from ringrift.events.catalog.event_types import DataEventType
-from ringrift.events.event import EventSource, RouterEvent, get_event_payload
+from ringrift.events.event import EventSource, RouterEvent, current_delivery, get_event_payload
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.settings import load_settings
 
@@ -206,7 +206,7 @@ async def test_a_handler_that_publishes_its_own_event_is_stopped(router):
     depths = []
 
     async def echo(event):
-        depths.append(event._depth)
+        depths.append(current_delivery.get().depth)
         await router.publish("ECHO", {})
 
     router.subscribe("ECHO", echo)
@@ -214,6 +214,56 @@ async def test_a_handler_that_publishes_its_own_event_is_stopped(router):
         await router.publish("ECHO", {})
     assert depths == list(range(33))
     assert router.get_stats()["handler_failures"] == 1
+
+
+async def test_a_handler_may_hand_its_event_on_to_another_router(router, calls):
+    """It is no child of itself, and its publisher waits for the whole chain at each of them."""
+    other = make_router()
+
+    async def hand_on(event):
+        await other.publish_event(event)
+        await router.publish("BUSY", {"n": 2})
+
+    async def busy(event):
+        calls.append(event["n"])
+        if event["n"] == 1:
+            await router.publish("HANDED_ON", {"n": 1})
+        await asyncio.sleep(0)
+
+    router.subscribe("HANDED_ON", hand_on)
+    router.subscribe("BUSY", busy)
+    other.subscribe("HANDED_ON", lambda event: calls.append(f"other {event['n']}"))
+    event = await router.publish("HANDED_ON", {"n": 0})
+    assert (event.parent_event_id, event.correlation_id, calls) == ("", "", ["other 0", 2])
+    calls.clear()
+    await router.publish("BUSY", {"n": 1})
+    assert calls == [1, "other 1", 2]
+
+
+async def test_what_an_event_was_part_of_elsewhere_says_nothing_here(router, calls):
+    """Published inside a handler it waits for nobody; published again outside of one, its publisher does."""
+    event, running, go_on = RouterEvent("AGAIN"), asyncio.Event(), asyncio.Event()
+    other = make_router()
+
+    async def first(_):
+        await other.publish_event(event)
+
+    async def busy(found):
+        running.set()
+        await go_on.wait()
+        calls.append(found.event_id)
+
+    other.subscribe("OUTER", first)
+    await other.publish("OUTER", {})
+    router.subscribe("AGAIN", busy)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        before = group.create_task(router.publish("AGAIN", {}))
+        await running.wait()
+        again = group.create_task(router.publish_event(event))
+        await asyncio.sleep(0)
+        assert not again.done()
+        go_on.set()
+    assert calls == [before.result().event_id, event.event_id]
 
 
 async def test_the_causal_chain_is_on_the_events(router):
@@ -231,7 +281,7 @@ async def test_the_causal_chain_is_on_the_events(router):
 
 
 async def test_a_task_left_behind_by_a_handler_starts_a_chain_of_its_own(router):
-    seen, left = [], []
+    seen, depths, left = [], [], []
 
     async def later():
         await asyncio.sleep(0.001)
@@ -242,9 +292,10 @@ async def test_a_task_left_behind_by_a_handler_starts_a_chain_of_its_own(router)
 
     router.subscribe("FIRST", first)
     router.subscribe("LATER", seen.append)
+    router.subscribe("LATER", lambda event: depths.append(current_delivery.get().depth))
     await router.publish("FIRST", {})
     await left[0]
-    assert seen[0]._depth == 0
+    assert depths == [0]
     assert seen[0].parent_event_id
 
 

@@ -8,12 +8,13 @@ from functools import partial
 import msgspec
 from learning_story import RULES
 
+from ringrift.coordination.backpressure import QueueMonitor, QueueMonitorDaemon
 from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker
 from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, RequestCarrier
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.memory import MemoryStore, memory_engine
-from ringrift.engine.ports import Claimant, WorkState
+from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.errors import Unavailable
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcements import Silent
@@ -30,6 +31,7 @@ from ringrift.learning.status_view import AroundConfig, config_status
 from ringrift.process import process_scope
 from ringrift.settings import Settings
 from ringrift.testing.simulation import SimulatedRuntime, simulate
+from ringrift.work.backpressure import Announced, NodeResources, keep_announced, read_announced
 from ringrift.work.job.orders import JobArtifact, JobReport
 from ringrift.work.stages import StageMembers, why_not_planning
 from ringrift.work.worker.records import WorkerRecord, worker_key
@@ -444,12 +446,31 @@ async def at_once(function):
 
 
 async def open_games(site):
-    unended = await site.engine.queue.unended(after=0, limit=100)
+    unended = await site.engine.queue.unended(after=0, limit=1000)
     return [item.id for _, item in unended if item.kind == "selfplay"]
 
 
 def why(controller, stage="selfplay"):
     return next(each for each in controller.plans[FIRST].explanations if each.stage == stage)
+
+
+async def measure(site, router, *, reason=""):
+    """QUEUE_MONITOR measures, writes it down and says so."""
+    now_s = site.runtime.now_s()
+    await keep_announced(site.engine.kv, Announced(bool(reason), now_s, reason=reason, measured_s=now_s))
+    if reason:
+        payload = {"node_id": "n", "level": "high", "reason": reason}
+        await router.publish("BACKPRESSURE_ACTIVATED", payload, "test")
+    else:
+        released = {"node_id": "n", "previous_level": "high", "reason": "drained"}
+        await router.publish("BACKPRESSURE_RELEASED", released, "test")
+
+
+def measured_at(site):
+    async def measured():
+        return (await read_announced(site.engine.kv)).why_held(site.runtime.now_s())
+
+    return measured
 
 
 def under_backpressure(scenario):
@@ -458,6 +479,7 @@ def under_backpressure(scenario):
     async def main(site):
         router = UnifiedEventRouter(enable_cross_process_polling=False)
         manager = manager_at(site, router)
+        manager.reactions.pressure = measured_at(site)
         members = members_of(site, manager)
         await manager.start(COORDINATOR)
         try:
@@ -472,12 +494,8 @@ def under_backpressure(scenario):
 
 def test_backpressure_really_stops_new_games_until_it_is_released():
     async def scenario(site, router, manager, controller):
-        cause = {
-            "node_id": "n",
-            "level": "high",
-            "reason": "pending_games holds 2000, 1000 is its soft limit",
-        }
-        await router.publish("BACKPRESSURE_ACTIVATED", cause, "test")
+        cause = {"reason": "pending_games holds 2000, 1000 is its soft limit"}
+        await measure(site, router, **cause)
         await site.runtime.sleep(1.0)  # it ends
         await controller.reconcile()
         assert await open_games(site) == []
@@ -490,8 +508,7 @@ def test_backpressure_really_stops_new_games_until_it_is_released():
         facts = await read_facts(site.engine.kv, FIRST)
         notes = [fact for fact in facts if isinstance(fact, Noted) and fact.topic == STAGES_TOPIC]
         assert len(notes) == 1, "once, however often it is looked at"
-        released = {"node_id": "n", "previous_level": "high", "reason": "drained"}
-        await router.publish("BACKPRESSURE_RELEASED", released, "test")
+        await measure(site, router)
         await site.runtime.sleep(1.0)
         await controller.reconcile()
         assert await open_games(site)
@@ -550,7 +567,7 @@ def test_a_stopped_coordinator_orders_no_games_and_is_no_failure():
 
 def test_a_new_process_opens_what_only_the_last_one_had_closed():
     async def scenario(site, router, manager, controller):
-        await router.publish("BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "full"}, "test")
+        await measure(site, router, reason="full")
         await site.runtime.sleep(1.0)
         await controller.reconcile()
         fresh = manager_at(site, UnifiedEventRouter(enable_cross_process_polling=False))
@@ -564,3 +581,101 @@ def test_a_new_process_opens_what_only_the_last_one_had_closed():
         await fresh.shutdown()
 
     under_backpressure(scenario)
+
+
+# --- the daemon that measures ------------------------------------------------------------------------------
+
+MONITOR = DaemonType.QUEUE_MONITOR
+IDLE = NodeResources(cpu_percent=5, memory_percent=20, disk_percent=30, disk_free_gb=100, load=0.1, cores=4)
+EXPORTS = 130
+
+
+def with_queue_monitor(scenario):
+    """QUEUE_MONITOR itself measures the queues of the site, as a daemon that can be stopped and started."""
+
+    async def wired(site, router, manager, controller):
+        async def engine():
+            return site.engine
+
+        async def machine():
+            return IDLE
+
+        def monitor():
+            levels = QueueMonitor(engine, runtime=site.runtime, resources=machine)
+            return QueueMonitorDaemon(monitor=levels, router=router, runtime=site.runtime)
+
+        manager.register_factory(MONITOR, monitor, depends_on=[])
+        await manager.start(MONITOR)
+        await scenario(site, router, manager, controller)
+
+    under_backpressure(wired)
+
+
+async def add_exports(site):
+    return await site.engine.queue.add([NewWork(kind="export") for _ in range(EXPORTS)])
+
+
+async def drain(site, items):
+    for item in items:
+        await site.engine.queue.cancel(item, reason="not wanted any more")
+
+
+def test_a_queue_monitor_that_starts_again_releases_what_its_predecessor_announced():
+    async def scenario(site, router, manager, controller):
+        told = []
+        router.subscribe("BACKPRESSURE_RELEASED", lambda event: told.append(event.payload))
+        waiting = await add_exports(site)
+        await site.runtime.sleep(15)
+        await controller.reconcile()
+        assert await open_games(site) == []
+        assert "backpressure: export_queue holds 130" in why(controller).reason
+        await manager.stop(MONITOR)
+        await drain(site, waiting)
+        await manager.start(MONITOR)
+        await site.runtime.sleep(90)
+        await controller.reconcile()
+        assert await open_games(site)
+        assert [each["reason"] for each in told] == ["every queue has room again"]
+        assert manager.is_running(COORDINATOR)
+        assert replay(FIRST, await read_facts(site.engine.kv, FIRST), controller.rules) == []
+
+    with_queue_monitor(scenario)
+
+
+def test_without_a_queue_monitor_nothing_is_held_for_long():
+    async def scenario(site, router, manager, controller):
+        await add_exports(site)
+        await site.runtime.sleep(15)
+        assert not manager.is_running(COORDINATOR)
+        await manager.stop(MONITOR)
+        await site.runtime.sleep(90)
+        await controller.reconcile()
+        assert await open_games(site), "nobody knows any more how full the queue is"
+
+    with_queue_monitor(scenario)
+
+
+def test_pressure_that_is_measured_holds_for_as_long_as_it_lasts():
+    async def scenario(site, router, manager, controller):
+        await add_exports(site)
+        for _ in range(20):
+            await site.runtime.sleep(90)
+            await router.publish("BACKPRESSURE_RELEASED", {"reason": "hearsay"}, "somebody")
+            await site.runtime.sleep(1)
+            assert not manager.is_running(COORDINATOR)
+        await controller.reconcile()
+        assert await open_games(site) == []
+
+    with_queue_monitor(scenario)
+
+
+def test_an_event_alone_stops_nothing():
+    async def scenario(site, router, manager, controller):
+        for told in ({"level": "stop"}, {"level": "stop", "reason": "hearsay"}):
+            await router.publish("BACKPRESSURE_ACTIVATED", told, "somebody")
+            await site.runtime.sleep(5)
+            assert manager.is_running(COORDINATOR)
+        await controller.reconcile()
+        assert await open_games(site)
+
+    with_queue_monitor(scenario)

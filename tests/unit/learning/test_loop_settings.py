@@ -10,12 +10,12 @@ from learning_story import RULES, Story
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
-from ringrift.learning.facts.facts import PRICE_TOPIC, Blocked, Noted
+from ringrift.learning.facts.facts import PRICE_TOPIC, SLOTS_TOPIC, Blocked, Noted
 from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.state import fold
 from ringrift.learning.judging.feedback import Feedback, RatingCurves
 from ringrift.learning.plan.orders import Snapshot, outlook, rules_in_force
-from ringrift.learning.plan.plan import PRICE_S_MIN, Capacity, plan
+from ringrift.learning.plan.plan import PRICE_S_MIN, Capacity, plan, selfplay_simulations
 from ringrift.learning.plan.rules import rules_note
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure import BackpressureLevel
@@ -63,6 +63,40 @@ def test_a_plateau_deepens_the_search_in_either_way():
     assert selfplay(story, RULES, feedback=HOT)["simulations"] == round(RULES.simulations * 1.5)
     by_progress = with_rules(search_budget="progress")
     assert selfplay(story, by_progress, feedback=HOT)["simulations"] == 1200
+
+
+@pytest.mark.parametrize(
+    ("slots", "usual", "on_a_plateau"), [(1, 1, 1.5), (2, 1, 1.5), (16, 4, 5), (64, 8, 8), (1000, 8, 8)]
+)
+def test_a_plateau_and_slots_that_training_cannot_use_deepen_the_search_eight_times_at_most(
+    slots, usual, on_a_plateau
+):
+    """Beyond that a plateau would give games more of the time the more slots there are."""
+    story = grown(Story(), 50)
+    story.export()
+    story.train(samples_per_s=3_000.0)
+    story.play(rows=2_000)
+    story.check()
+    told = {"slots": slots, "configs": 1}
+    story.write(Noted(at_s=story.now_s, topic=SLOTS_TOPIC, text="", details=told))
+    played_at(story, 1)
+    assert selfplay_depth(story) == usual
+    assert selfplay_depth(story, feedback=HOT) == on_a_plateau
+    for depth in (usual, on_a_plateau):  # what the last games were played with changes neither
+        played_at(story, depth)
+        assert selfplay_depth(story, feedback=HOT) == on_a_plateau
+    assert selfplay_depth(story) == usual
+
+
+def played_at(story, depth):
+    """The newest games: at twice the depth they take twice the time."""
+    newest = next(reversed(story.state.shards.values()))
+    simulations = round(depth * RULES.simulations)
+    story.state.set_shard(newest, simulations=simulations, cpu_s=9.0 * depth, model=story.state.generator)
+
+
+def selfplay_depth(story, **more):
+    return selfplay_simulations(Snapshot(story.state, RULES, story.now_s, **more)) / RULES.simulations
 
 
 def test_the_rating_that_the_search_follows_is_the_champions():

@@ -4,10 +4,11 @@ import dataclasses
 
 import msgspec
 import pytest
-from feedback_kit import Ear, Run, checked_shard, promote, reject, trained_model
+from feedback_kit import Ear, checked_shard, promote, reject, trained_model
 from hypothesis import given
 from hypothesis import strategies as st
 from learning_story import RULES, Story, artifact
+from tuning_kit import in_world, next_order
 
 from ringrift.coordination.metrics_analysis_orchestrator import MetricsAnalysisOrchestrator
 from ringrift.coordination.optimization_coordinator import (
@@ -21,18 +22,12 @@ from ringrift.coordination.optimization_coordinator import (
     why_not,
     wire_optimization_events,
 )
-from ringrift.engine.memory import memory_engine
-from ringrift.engine.ports import Claimant
 from ringrift.errors import Conflict
 from ringrift.events.catalog.table import CATALOG
 from ringrift.learning.facts.facts import Noted
-from ringrift.learning.judging.feedback import RatingCurves
-from ringrift.learning.plan.orders import outlook
-from ringrift.learning.plan.plan import plan
-from ringrift.learning.tuning import Search, TuningStore, order_search
+from ringrift.learning.tuning import Search, TuningStore, order_search, tuned_search
 from ringrift.runtime import SystemRuntime
-from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.job.orders import JobReport, read_order
+from ringrift.work.job.orders import read_order
 from ringrift.work.worker.records import RunningRecord, running_key
 
 FOUND = {
@@ -44,54 +39,6 @@ FOUND = {
     "scores": {"0": -1.7, "3": -1.5},
     "improved": True,
 }
-
-
-class World:
-    """An engine, a run, a coordinator, and a worker's hands."""
-
-    def __init__(self, *configs):
-        self.runtime, self.ear, self.run = SimulatedRuntime(), Ear(), Run(*configs)
-        self.engine = memory_engine(self.runtime)
-        self.coordinator = OptimizationCoordinator(
-            engine=self._get_engine,
-            router=self.ear.router,
-            runtime=self.runtime,
-            situations=self.run.situations,
-        )
-        self.coordinator.wire()
-
-    async def _get_engine(self):
-        return self.engine
-
-    async def claim(self):
-        claims = await self.engine.queue.claim(Claimant(worker="w"), lease_s=600.0)
-        return claims[0] if claims else None
-
-    async def complete(self, claim, **fields):
-        now_s = self.runtime.now_s()
-        report = JobReport(
-            status="done", worker="w", node="n", started_s=now_s, wall_s=1.0, cpu_s=1.0, fields=fields
-        )
-        await self.engine.queue.complete(claim.id, token=claim.token, result=report.as_result())
-        done = {"work_id": claim.id, "work_type": "tune", "node_id": "n"}
-        await self.ear.router.publish("WORK_COMPLETED", done, "worker")
-
-    async def whole(self, **fields):
-        claim = await self.claim()
-        await self.complete(claim, **fields)
-
-    def samples(self):
-        story = self.run.story
-        checked_shard(story)
-        story.export()
-
-
-def in_world(scenario, *configs):
-    async def whole():
-        world = World(*configs)
-        await scenario(world)
-
-    simulate(whole())
 
 
 def test_a_search_is_ordered_run_and_its_shown_improvement_changes_the_rules():
@@ -160,7 +107,51 @@ def trained_after(story):
     story.play(rows=4000)
     story.check()
     story.export()
-    return trained_next(story)
+    return next_order(story, "train", RULES)
+
+
+def test_cmaes_tunes_the_search_of_the_champion_and_what_it_found_is_told():
+    found = {"c_scale": 0.05, "c_visit": 80.0, "considered": 16}
+
+    async def scenario(world):
+        story = world.run.story
+        promote(story, trained_model(story))
+        run = await world.coordinator.begin("cmaes", "square8_2p")
+        told = world.ear.take()["CMAES_TRIGGERED"]
+        assert told["current_params"] == {"c_scale": 0.1, "c_visit": 50.0, "considered": 16}
+        assert (told["generations"], told["population_size"]) == (5, 6)
+        await world.whole(best_params=found, best_score=0.57, improved=True)
+        assert world.ear.counts()["CMAES_COMPLETED"] == 1
+        changed = [payload for name, payload in world.ear.events if name == "HYPERPARAMETER_UPDATED"]
+        new = {each["param_name"]: (each["old_value"], each["new_value"]) for each in changed}
+        assert new == {"c_scale": (0.1, 0.05), "c_visit": (50.0, 80.0)}, "what stays is no change"
+        assert {each["reason"] for each in changed} == {run.run_id}
+        assert tuned_search(story.state) == found
+
+    in_world(scenario)
+
+
+def test_weights_of_the_heuristic_change_nothing_in_the_run():
+    async def scenario(world):
+        story = world.run.story
+        promote(story, trained_model(story))
+        await world.coordinator.begin("cmaes", "square8_2p", subject="heuristic")
+        before = story.state.facts
+        await world.whole(best_params={"territory": 3.0}, best_score=0.6, improved=True)
+        assert story.state.facts == before
+        assert "HYPERPARAMETER_UPDATED" not in world.ear.take()
+
+    in_world(scenario)
+
+
+def test_a_search_of_a_search_needs_a_champion_and_says_so():
+    async def scenario(world):
+        with pytest.raises(Conflict, match="connect_four_2p has no champion"):
+            await world.coordinator.begin("cmaes", "connect_four_2p")
+        with pytest.raises(Conflict, match="connect_four_2p has no heuristic"):
+            await world.coordinator.begin("cmaes", "connect_four_2p", subject="heuristic")
+
+    in_world(scenario, "connect_four_2p")
 
 
 def test_one_at_a_time_and_a_pause_between_two():
@@ -279,17 +270,12 @@ def test_a_size_that_won_its_match_is_what_the_next_networks_have():
         assert "medium" in decided.text
         checked_shard(story)
         story.export()
-        order = trained_next(story)
+        order = next_order(story, "train", RULES)
         assert order.params["preset"] == "medium"
         assert "parent" not in order.params, "a small network is no beginning for a medium one"
         assert order.params["steps"] * order.params["batch"] >= 4 * story.state.newest_samples.rows * 0.95
 
     in_world(scenario)
-
-
-def trained_next(story):
-    look = outlook(story.state, RULES, RatingCurves(), now_s=story.now_s)
-    return next(each.order for each in plan(look).wanted if each.stage == "train")
 
 
 def test_a_new_size_goes_on_from_its_own_line_and_pays_one_chunk_for_its_beginning():
@@ -300,7 +286,7 @@ def test_a_new_size_goes_on_from_its_own_line_and_pays_one_chunk_for_its_beginni
         await world.whole(**nas_found())
         checked_shard(story)
         story.export()
-        order = trained_next(story)
+        order = next_order(story, "train", RULES)
         before = story.state.bucket.spent
         job = story.issue("train", order)
         parts = (artifact("model", "medium1"), artifact("card", "card-medium1"))
@@ -310,7 +296,7 @@ def test_a_new_size_goes_on_from_its_own_line_and_pays_one_chunk_for_its_beginni
         story.play(rows=4000)
         story.check()
         story.export()
-        again = trained_next(story)
+        again = next_order(story, "train", RULES)
         assert again.inputs["parent.safetensors"] == "medium1"
 
     in_world(scenario)

@@ -7,13 +7,19 @@ import signal
 import sqlite3
 import subprocess
 from dataclasses import replace
+from functools import partial
 
+import msgspec
 import pytest
+from feedback_kit import promote, trained_model
 from hypothesis import given
 from hypothesis import strategies as st
+from learning_story import RULES
+from tuning_kit import in_world, next_order
 
 from held_job import held_command
 from ringrift.errors import ConfigError
+from ringrift.games.registry import load_game
 from ringrift.jobs.frame import convert_params, run_job
 from ringrift.jobs.samples.export import EXPORT
 from ringrift.jobs.selfplay.selfplay import SELFPLAY
@@ -28,6 +34,13 @@ from ringrift.jobs.tuning.trials import (
     varied,
 )
 from ringrift.jobs.tuning.tune import TUNE, simulations_in_time
+from ringrift.learning.judging.promotion import Pairing
+from ringrift.learning.plan.orders import evaluate_order, train_order
+from ringrift.learning.tuning import SEARCH_SETTINGS, tuned_rules
+from ringrift.network.architecture import ModelCard
+from ringrift.network.model import build
+from ringrift.network.storage import save_model
+from ringrift.work.job.orders import INPUTS, OUT, read_order
 
 CONFIG = "connect_four_2p"
 WAIT_S = 110
@@ -102,6 +115,7 @@ def test_halving_ends_bad_trials_early_and_verifies_what_it_found(tmp_path, samp
     code, lines = run(TUNE, *tiny("halving", samples, tmp_path, "--trials", 7, "--verify-games", 8))
     result = lines[-1]
     assert (code, result["status"], result["evaluations"]) == (0, "done", 7)
+    assert {line["kind"] for line in lines} == {"tune"}, "a worker takes no result of another kind"
     best = result["best_params"]
     assert RATES[0] <= best["lr"] <= RATES[1]
     assert best["batch"] in BATCHES
@@ -168,6 +182,104 @@ def test_cmaes_plays_matches_of_heuristic_weights_and_a_stopped_one_goes_on(tmp_
     assert [each["generation"] for each in result["generations"]] == [1, 2]
     assert set(result["best_params"]) >= {"eliminated", "territory", "must_slides"}
     assert result["verified"]["games"] == 4
+
+
+@pytest.fixture(scope="module")
+def champion(tmp_path_factory):
+    """The files of a network, by the names that an order gives them."""
+    path = tmp_path_factory.mktemp("champion") / "champion.safetensors"
+    net = build(load_game(CONFIG), "small", seed=1)
+    save_model(net, ModelCard(config=CONFIG, architecture=net.architecture), path)
+    return {each: path.with_name(each) for each in ("champion.safetensors", "champion.json")}
+
+
+def test_cmaes_tunes_the_search_of_a_network_and_a_stopped_one_goes_on(tmp_path, champion):
+    argv = (
+        "--config",
+        CONFIG,
+        "--kind",
+        "cmaes",
+        "--model",
+        champion["champion.safetensors"],
+        "--device",
+        "cpu",
+    )
+    argv = (*argv, "--out", tmp_path, "--population", 4, "--generations", 2, "--games", 2, "--simulations", 4)
+    argv = (*argv, "--verify-games", 4, "--c-scale", 0.3, "--no-rescale")
+    stop_after(3, *argv)
+    code, lines = run(TUNE, *argv)
+    result = lines[-1]
+    assert (code, result["evaluations"], result["verified"]["games"]) == (0, 8, 4)
+    assert result["best_params"].keys() == SEARCH_SETTINGS.keys()
+    for name, (kind, low, high) in SEARCH_SETTINGS.items():
+        assert isinstance(result["best_params"][name], kind)
+        assert low <= result["best_params"][name] <= high
+
+
+# A search as small as it can be, and what it changes in the orders that follow.
+SMALL = {
+    "cmaes": {"population": 4, "generations": 1, "games": 2, "verify_games": 2, "simulations": 2},
+    "nas": {"rows": 200, "games": 2, "verify_games": 2, "simulations": 2},
+    "pbt": {"rows": 200, "population": 4, "generations": 1, "verify_games": 2, "simulations": 2},
+}
+
+
+def carried_out(order, files, folder):
+    """What the job says in the end of *order*, done as a worker lays it out."""
+    for name in order.inputs:
+        folder.joinpath(name).symlink_to(files[name])
+    given = json.dumps({**order.params, "device": "cpu"})
+    path = folder / "params.json"
+    path.write_text(given.replace(INPUTS, str(folder)).replace(OUT, str(folder / "out")))
+    code, lines = run(TUNE, "--params", path)
+    assert code == 0, lines[-1]
+    assert {line["kind"] for line in lines} == {"tune"}, "a worker takes no result of another kind"
+    return lines[-1]
+
+
+@pytest.mark.parametrize("kind", [*SMALL])
+def test_a_real_search_of_the_loop_changes_the_orders_that_follow_if_its_match_is_won(
+    tmp_path, samples, champion, kind
+):
+    found = {}
+
+    async def scenario(world, *, improved):
+        story = world.run.story
+        promote(story, trained_model(story))
+        before = orders(story)
+        await world.coordinator.begin(kind, CONFIG, **SMALL[kind])
+        claim = await world.claim()
+        if not found:
+            files = {"samples.npz": samples, **champion}
+            found.update(carried_out(read_order(claim.payload), files, tmp_path))
+            assert found["improved"] is False, "two games show nothing"
+        best = dict(found["best_params"])
+        if kind == "nas":
+            best["preset"] = "medium"  # whichever of the two was luckier
+        told = {name: found[name] for name in ("best_score", "generations", "scores", "evaluations")}
+        await world.complete(claim, best_params=best, improved=improved, **told)
+        after = orders(story)
+        assert before["evaluate"] == after["evaluate"], "how strong a network is, is measured as before"
+        stage = "selfplay" if kind == "cmaes" else "train"
+        tuned = {name: value for name, value in best.items() if name in {*SEARCH_SETTINGS, *TRAINED}}
+        expected = tuned if improved else {name: before[stage].get(name) for name in tuned}
+        assert {name: after[stage].get(name) for name in tuned} == expected
+
+    in_world(partial(scenario, improved=False), CONFIG)
+    in_world(partial(scenario, improved=True), CONFIG)
+
+
+OURS = msgspec.structs.replace(RULES, selfplay_program="ringrift")
+TRAINED = ("batch", "weight_decay", "preset")  # the rate of an order falls with the steps
+
+
+def orders(story):
+    """The parameters of the next order of each kind, as if there were enough new games for it."""
+    state, rules = story.state, tuned_rules(story.state, RULES)
+    training = train_order(state, rules, [state.newest_samples], None, sample_steps=4000)
+    match = evaluate_order(state, rules, state.newest_model, [Pairing("random", 4)], purpose="promotion")
+    games = next_order(story, "selfplay", OURS)
+    return {"selfplay": games.params, "train": training.params, "evaluate": match.params}
 
 
 def test_what_cannot_work_is_said_at_once(tmp_path, samples):

@@ -194,6 +194,35 @@ def test_the_daemon_announces_pressure_once_and_its_release_after_the_cooldown()
     in_world(scenario)
 
 
+def test_what_a_dead_monitor_announced_is_said_again_while_it_holds_and_taken_back_when_it_does_not():
+    async def scenario(world):
+        world.listen("BACKPRESSURE_ACTIVATED", "BACKPRESSURE_RELEASED")
+
+        async def live(seconds):
+            daemon = QueueMonitorDaemon(monitor=world.monitor, router=world.router, runtime=world.runtime)
+            await daemon.start()
+            await world.runtime.sleep(seconds)
+            await daemon.stop()
+
+        await world.rows(460_000)
+        await live(25)
+        await live(25)
+        assert [event for event, _ in world.said] == ["BACKPRESSURE_ACTIVATED"], "the next goes on with it"
+        await world.runtime.sleep(3600)
+        assert (await world.monitor.announced()).why_held(world.runtime.now_s()) == ""
+        await live(25)
+        assert [event for event, _ in world.said] == ["BACKPRESSURE_ACTIVATED"] * 2
+        await world.rows(0)
+        await world.runtime.sleep(3600)
+        await live(25)
+        assert [event for event, _ in world.said][2:] == ["BACKPRESSURE_RELEASED"]
+        assert world.said[2][1]["previous_level"] == "critical"
+        await live(25)
+        assert len(world.said) == 3
+
+    in_world(scenario)
+
+
 def test_a_machine_without_memory_is_pressure_too_but_a_busy_one_is_not():
     async def scenario(world):
         world.listen("BACKPRESSURE_ACTIVATED")

@@ -16,15 +16,20 @@ from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Blobs, Engine
 from ringrift.errors import ConfigError, Conflict
 from ringrift.foreign_files.documents import NoDocument, parse_json
-from ringrift.learning.facts.ledger import read_facts
+from ringrift.learning.facts.ledger import known_configs, read_facts
 from ringrift.learning.facts.state import ConfigState, fold
 from ringrift.learning.plan.rules import LearningRules, configured_rules, rules_of
 from ringrift.learning.tuning import (
+    HEURISTIC,
+    SEARCH,
     OptimizationRun,
     OptimizationType,
     Search,
     TuningStore,
+    lacking,
     order_search,
+    subject_of,
+    trials,
     tune_order,
 )
 from ringrift.runtime import Runtime, system_runtime
@@ -114,10 +119,15 @@ def tune(
     no_wait: bool,
     as_json: bool,
 ) -> None:
-    """Search for better parameters; what a match shows to be better is used by the next trainings."""
+    """Search for better parameters; what a match shows to be better is used from then on, and kept by a test.
+
+    By cmaes of the settings of the champion's search, or, with `--set subject=heuristic` and before there is
+    a champion, of the weights of the RingRift heuristic, which change nothing in the run; by halving and pbt
+    of how a network is trained; by nas of its size.
+    """
     with plain_errors():
         if config is None:
-            _list(ask_engine(lambda engine: TuningStore(engine.kv).runs()), as_json)
+            _list(*ask_engine(_read_all), as_json)
             return
         search = Search(kind=OptimizationType(kind), config=config, reason=reason, params=_params(given))
         if here:
@@ -126,6 +136,15 @@ def tune(
             return
         run = change_engine(lambda engine: _in_the_run(engine, search, wait=not no_wait, quiet=as_json))
     _show_run(run, as_json)
+
+
+async def _read_all(engine: Engine) -> tuple[list[OptimizationRun], dict[str, list[str]]]:
+    """All searches, and by config what became of what they found."""
+    runs = await TuningStore(engine.kv).runs()
+    configs = dict.fromkeys(run.config_key for run in runs if run.improved)
+    known = [config for config in configs if config in await known_configs(engine.kv)]
+    states = [(await _read_state(engine, config))[0] for config in known]
+    return runs, {state.config: [trial.in_words() for trial in trials(state)] for state in states}
 
 
 def _params(given: tuple[str, ...]) -> dict[str, Any]:
@@ -191,7 +210,7 @@ async def _search_here(engine: Engine, search: Search, *, quiet: bool) -> dict[s
     state, rules = await _read_state(engine, search.config)
     order = tune_order(search.kind, search.config, state, rules, **search.params)
     if order is None:
-        raise Conflict(f"{search.config} has no samples to train on yet")
+        raise Conflict(f"{search.config} has no {lacking(search)} yet")
     # Named by what is searched, so that the same command finds its earlier trials.
     folder = get_settings().data_dir / "tuning" / f"{search.config}-{search.kind}"
     last = [""]  # a cell that the function below may change
@@ -216,9 +235,14 @@ def _show_run(run: OptimizationRun, as_json: bool) -> None:
         console().print(f"{run.status}: {run.error}", markup=False)
     else:
         _print_finding(str(run.optimization_type), run.best_params, run.best_score, improved=run.improved)
-        # those are weights of the heuristic
-        if run.improved and run.optimization_type is not OptimizationType.CMAES:
-            console().print(f"The next trainings of {run.config_key} use it.", markup=False)
+        if run.improved:
+            used = {SEARCH: "games", HEURISTIC: ""}.get(subject_of(run), "trainings")
+            told = (
+                f"The next {used} of {run.config_key} use it"
+                if used
+                else "It is an anchor, and stays as it is"
+            )
+            console().print(f"{told}.", markup=False)
     if run.error:
         raise click.exceptions.Exit(1)
 
@@ -240,7 +264,7 @@ def _print_finding(kind: str, found: dict[str, Any], score: float | None, *, imp
     console().print(f"score {told}: {shown} than what is in use")
 
 
-def _list(runs: list[OptimizationRun], as_json: bool) -> None:
+def _list(runs: list[OptimizationRun], found: dict[str, list[str]], as_json: bool) -> None:
     if as_json:
         print_json(runs)
         return
@@ -260,3 +284,6 @@ def _list(runs: list[OptimizationRun], as_json: bool) -> None:
         for run in runs
     ]
     print_table("Searches", ("search", "config", "began", "state", "score", "better", "why"), rows)
+    for config, words in found.items():
+        for each in words:
+            console().print(f"{config}: {each}", markup=False)

@@ -14,6 +14,7 @@ from inspect import Parameter, Signature
 from types import MappingProxyType
 from typing import Any, Literal
 
+from ringrift.engine.blocking import loop_is_running
 from ringrift.errors import ConfigError, PayloadError, Unavailable
 from ringrift.events.catalog.names import EventTypeValidator, resolve, resolve_alias
 from ringrift.events.catalog.table import (
@@ -191,21 +192,13 @@ async def _publish(event: EventSpec, payload: Payload, source: str) -> None:
 
 def _publish_sync(event: EventSpec, payload: Payload, source: str) -> None:
     # Inside a loop the delivery is a task, so there is no error here that could be tried again.
-    for delay_s in RETRY_DELAYS_S if event.retried and not _in_running_loop() else ():
+    for delay_s in RETRY_DELAYS_S if event.retried and not loop_is_running() else ():
         try:
             get_router().publish_sync(event.name, payload, source)
             return
         except Unavailable:
             asyncio.run(system_runtime().sleep(delay_s))
     get_router().publish_sync(event.name, payload, source)
-
-
-def _in_running_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 async def emit(spec: EmitterSpec, args: Sequence[Any], fields: Mapping[str, Any], source: str) -> bool:

@@ -1,8 +1,7 @@
 """The one list of events: names, wire values, aliases, payloads, severity, who sends and who hears.
 
-The enum, the typed payloads, the emitters, normalization, the documentation page and the wiring audit
-derive from it. To change an event, change the tables beside this file and run
-`python scripts/generate_catalog.py`.
+The enum, the typed emitters, normalization and the wiring audit derive from it. To change an event, change
+the tables beside this file and run `python scripts/generate_catalog.py`.
 """
 
 from __future__ import annotations

@@ -47,14 +47,23 @@ class TuneParams(Params, frozen=True, kw_only=True):
     config: Annotated[str, msgspec.Meta(description="Game and players, such as square8_2p.")]
     kind: Annotated[
         Literal["cmaes", "halving", "pbt", "nas"],
-        msgspec.Meta(description="Heuristic weights, training parameters (two ways), or network size."),
+        msgspec.Meta(description="A search's settings or heuristic weights, training (two ways), or size."),
     ]
     out: Annotated[Path, msgspec.Meta(description="Folder of the search; the same folder goes on with it.")]
     samples: Annotated[tuple[Path, ...], msgspec.Meta(description="NPZ files; not for cmaes.")] = ()
+    subject: Annotated[
+        Literal["auto", "search", "heuristic"],
+        msgspec.Meta(description="What cmaes tunes; auto: the search of --model, without one the heuristic."),
+    ] = "auto"
+    model: Annotated[Path | None, msgspec.Meta(description="Weights whose search cmaes tunes.")] = None
+    c_scale: Annotated[float, msgspec.Meta(ge=0, description="In use: weight of values.")] = 0.1
+    c_visit: Annotated[float, msgspec.Meta(ge=0, description="In use: visits before values count.")] = 50.0
+    considered: Annotated[int, msgspec.Meta(ge=1, description="In use: root actions that are tried.")] = 16
+    rescale: Annotated[bool, msgspec.Meta(description="In use: values of a node stretched to 0..1.")] = True
     trials: Annotated[int, msgspec.Meta(ge=1, le=10_000, description="Sets to try by halving.")] = 16
     population: Annotated[int, msgspec.Meta(ge=4, le=256, description="Sets of a generation.")] = 8
     generations: Annotated[int, msgspec.Meta(ge=1, le=10_000, description="Generations.")] = 6
-    games: Annotated[int, msgspec.Meta(ge=2, description="Games that judge one set of weights.")] = 64
+    games: Annotated[int, msgspec.Meta(ge=2, description="Games that judge one set.")] = 64
     verify_games: Annotated[
         int, msgspec.Meta(ge=0, description="Games of the best against what is used now; 0: none.")
     ] = 200
@@ -81,6 +90,10 @@ class TuneParams(Params, frozen=True, kw_only=True):
         """Raise `ConfigError` for what only the fields together can tell."""
         if self.kind in SAMPLES_NEEDED and not self.samples:
             raise ConfigError(f"tune: {self.kind} needs --samples to train on")
+        if self.subject == "search" and self.model is None:
+            raise ConfigError("tune: a search is tuned with the network that it serves; name its --model")
+        if self.subject == "heuristic" and self.model is not None:
+            raise ConfigError("tune: the heuristic plays without the network of --model")
         if self.kind == "nas" and len(set(self.presets)) < 2:
             raise ConfigError("tune: nas needs two --presets to compare")
 

@@ -14,10 +14,11 @@ from dataclasses import asdict, fields
 from math import exp, log, log2
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+import torch
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.pruners import SuccessiveHalvingPruner
 from optuna.samplers import CmaEsSampler, RandomSampler, TPESampler
@@ -63,12 +64,18 @@ from ringrift.jobs.tuning.trials import (
     verify,
 )
 from ringrift.network.architecture import PRESETS
-from ringrift.network.model import ResidualNet
+from ringrift.network.evaluator import NetEvaluator
+from ringrift.network.model import ResidualNet, chosen_device
+from ringrift.network.storage import load_model
+from ringrift.players.contract import Player
 from ringrift.players.ringrift_heuristic import HeuristicPlayer, Weights
+from ringrift.players.search_player import SearchPlayer
+from ringrift.search.contract import SearchConfig
 
-# --- weights of the heuristic -------------------------------------------------------------------------
+# --- settings of players --------------------------------------------------------------------------------
 #
-# CMA-ES for the weights of the heuristic player, judged by matches against the weights in use.
+# CMA-ES for continuous settings of a player, judged by matches against the settings in use: those of the
+# search with which a network plays, or the weights of the heuristic player.
 #
 # Optuna's sampler, which runs the `cmaes` package, proposes; each generation plays the same openings, so that
 # luck with openings does not decide between its members. The best of many noisy scores flatters itself: the
@@ -76,28 +83,101 @@ from ringrift.players.ringrift_heuristic import HeuristicPlayer, Weights
 # games, and what is reported is a match on fresh games again.
 
 
-NAMES = tuple(field.name for field in fields(Weights))
 # Units in which the sampler moves, either way. It starts in the middle, with a sixth of the range.
 REACH = 3.0
 SCALE_MIN = 0.5
-_SPACE: dict[str, BaseDistribution] = {name: FloatDistribution(-REACH, REACH) for name in NAMES}
+Moves = Mapping[str, float]
 
 
-def tune_heuristic(job: Job, params: TuneParams, game: Game) -> TuningFinding:
-    if not isinstance(game, RingRiftGame):
-        raise ConfigError(
-            f"tune: there is no heuristic player for {game.key}, so there are no weights to tune"
+class _Tuned(Protocol):
+    """What is tuned, by how far each setting moves away from what is in use."""
+
+    @property
+    def study(self) -> str: ...
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+
+    def settings(self, moves: Moves) -> dict[str, float]: ...
+
+    def player(self, moves: Moves) -> Player: ...
+
+
+class _HeuristicWeights:
+    study = "cmaes"
+    names = tuple(field.name for field in fields(Weights))
+
+    def __init__(self, params: TuneParams, game: Game) -> None:
+        if not isinstance(game, RingRiftGame):
+            raise ConfigError(
+                f"tune: there is no heuristic player for {game.key}, so there are no weights to tune; "
+                "with --model, the search of that network is tuned"
+            )
+        self._params, self._game = params, game
+
+    def settings(self, moves: Moves) -> dict[str, float]:
+        spread = self._params.spread
+        return {
+            name: value + spread * max(SCALE_MIN, abs(value)) * moves[name]
+            for name, value in asdict(Weights()).items()
+        }
+
+    def player(self, moves: Moves) -> HeuristicPlayer:
+        weights = Weights(**self.settings(moves))
+        return HeuristicPlayer(self._game, quick=self._params.quick, weights=weights)
+
+
+class _SearchSettings:
+    """A move by one is a factor of two. All players have the same network and the same simulations."""
+
+    study = "cmaes of a search"
+    names = ("c_scale", "c_visit", "considered")
+    # From the least to the most that a finding may have.
+    SCALES, VISITS, ACTIONS = (1e-3, 10.0), (0.5, 1000.0), (2, 64)
+
+    def __init__(self, params: TuneParams, game: Game) -> None:
+        assert params.model is not None
+        torch.set_num_threads(params.threads)
+        net, _ = load_model(params.model, config=game.key)
+        self._params, self._game = params, game
+        self._evaluator = NetEvaluator(net, game, device=chosen_device(params.device))
+
+    def settings(self, moves: Moves) -> dict[str, float]:
+        used = self._params
+
+        def moved(name: str, value: float, bounds: tuple[float, float]) -> float:
+            return float(np.clip(value * 2.0 ** moves[name], *bounds))
+
+        return {
+            "c_scale": float(f"{moved('c_scale', used.c_scale, self.SCALES):.4g}"),
+            "c_visit": float(f"{moved('c_visit', used.c_visit, self.VISITS):.4g}"),
+            "considered": round(moved("considered", used.considered, self.ACTIONS)),
+        }
+
+    def player(self, moves: Moves) -> SearchPlayer:
+        found = self.settings(moves)
+        config = SearchConfig(
+            simulations=self._params.simulations,
+            rescale=self._params.rescale,
+            c_scale=found["c_scale"],
+            c_visit=found["c_visit"],
+            considered=int(found["considered"]),
         )
-    search = _WeightSearch(job, params, game)
+        return SearchPlayer("tuned", self._game, self._evaluator, config)
+
+
+def tune_settings(job: Job, params: TuneParams, game: Game) -> TuningFinding:
+    tuned: _Tuned = (_HeuristicWeights if params.model is None else _SearchSettings)(params, game)
+    search = _SettingSearch(job, params, game, tuned)
     sampler = CmaEsSampler(
         popsize=params.population,
         seed=params.seed,
         n_startup_trials=1,
         warn_independent_sampling=False,
     )
-    with open_study(params.out, "cmaes", sampler=sampler) as study:
+    with open_study(params.out, tuned.study, sampler=sampler) as study:
         if not study.get_trials(deepcopy=False):
-            study.enqueue_trial(dict.fromkeys(NAMES, 0.0))
+            study.enqueue_trial(dict.fromkeys(tuned.names, 0.0))
         wanted = params.population * params.generations
         job.stage("searching", total=wanted, done=len(judged(study)))
         while len(judged(study)) < wanted:
@@ -105,53 +185,47 @@ def tune_heuristic(job: Job, params: TuneParams, game: Game) -> TuningFinding:
         return search.finding(study)
 
 
-class _WeightSearch:
-    def __init__(self, job: Job, params: TuneParams, game: RingRiftGame) -> None:
-        self._job, self._params, self._game = job, params, game
-        self._used = HeuristicPlayer(game, quick=params.quick)
+class _SettingSearch:
+    def __init__(self, job: Job, params: TuneParams, game: Game, tuned: _Tuned) -> None:
+        self._job, self._params, self._game, self._tuned = job, params, game, tuned
+        self._used = tuned.player(dict.fromkeys(tuned.names, 0.0))
+        self._space: dict[str, BaseDistribution] = {
+            name: FloatDistribution(-REACH, REACH) for name in tuned.names
+        }
 
     def try_one(self, study: Study) -> None:
         job, params = self._job, self._params
         job.stop_point()
-        trial = study.ask(_SPACE)
+        trial = study.ask(self._space)
         generation = len(judged(study)) // params.population
-        score = self._score(trial.params, games=params.games, seed=params.seed + 1 + generation)
+        score = self._score(trial.params, seed=params.seed + 1 + generation)
         study.tell(trial, score)
         done = judged(study)
         best = round(max(each.value for each in done if each.value is not None), 4)
         job.progress(len(done), generation=len(done) // params.population, best_score=best)
 
     def finding(self, study: Study) -> TuningFinding:
-        job, params = self._job, self._params
+        job, params, tuned = self._job, self._params, self._tuned
         done = judged(study)
         last = sorted(done[-params.population :], key=lambda trial: -(trial.value or 0.0))
         better = last[: max(1, len(last) // 2)]
-        mean = {name: fmean(trial.params[name] for trial in better) for name in NAMES}
+        mean = {name: fmean(trial.params[name] for trial in better) for name in tuned.names}
         candidates = [mean, study.best_trial.params]
-        fresh = [self._score(each, games=params.games, seed=params.seed + 500_009) for each in candidates]
+        fresh = [self._score(each, seed=params.seed + 500_009) for each in candidates]
         best = candidates[int(np.argmax(fresh))]
-        found = HeuristicPlayer(self._game, quick=params.quick, weights=self._weights(best))
-        verified = verify(job, self._game, (found, self._used), games=params.verify_games, seed=params.seed)
+        pair = (tuned.player(best), self._used)
+        verified = verify(job, self._game, pair, games=params.verify_games, seed=params.seed)
         return TuningFinding(
-            best_params={name: round(value, 4) for name, value in asdict(self._weights(best)).items()},
+            best_params={name: round(value, 6) for name, value in tuned.settings(best).items()},
             best_score=round(max(fresh), 4) if verified is None else verified.score,
             evaluations=len(done),
             generations=generations_of(study, params.population),
             verified=verified,
         )
 
-    def _score(self, moves: Mapping[str, float], *, games: int, seed: int) -> float:
-        player = HeuristicPlayer(self._game, quick=self._params.quick, weights=self._weights(moves))
-        return match(self._job, self._game, (player, self._used), games=games, seed=seed).score
-
-    def _weights(self, moves: Mapping[str, float]) -> Weights:
-        used = asdict(Weights())
-        return Weights(
-            **{
-                name: value + self._params.spread * max(SCALE_MIN, abs(value)) * moves[name]
-                for name, value in used.items()
-            }
-        )
+    def _score(self, moves: Moves, *, seed: int) -> float:
+        pair = (self._tuned.player(moves), self._used)
+        return match(self._job, self._game, pair, games=self._params.games, seed=seed).score
 
 
 # --- training and networks ----------------------------------------------------------------------------
@@ -508,7 +582,7 @@ def _drawn(data: Data, rng: random.Random) -> Knobs:
 
 
 _SEARCHES: Mapping[str, Callable[[Job, TuneParams, Game], TuningFinding]] = {
-    "cmaes": tune_heuristic,
+    "cmaes": tune_settings,
     "halving": tune_by_halving,
     "pbt": tune_population,
     "nas": search_architectures,
@@ -520,15 +594,12 @@ def run_tune(job: Job, params: TuneParams) -> Outcome:
     game = load_game(params.config)
     with alone(params.out / "tune.lock"):
         found = _SEARCHES[params.kind](job, params, game)
-        fields: dict[str, Any] = {
-            "kind": params.kind,
-            **msgspec.to_builtins(found),
-            "improved": found.improved,
-        }
+        fields: dict[str, Any] = {**msgspec.to_builtins(found), "improved": found.improved}
         path = params.out / "tuning.json"
-        seal_json(path, {**fields, "params": params_as_json(params)})
+        seal_json(path, {"kind": params.kind, **fields, "params": params_as_json(params)})
         job.sealed(describe(path, "tuning", evaluations=found.evaluations))
-    return Outcome(ExitCode.DONE, fields)
+    # Not as `kind`: in a line of a job that is the job's own, and a worker refuses the answer to another.
+    return Outcome(ExitCode.DONE, {"search": params.kind, **fields})
 
 
 TUNE = JobSpec("tune", "Search for better parameters.", TuneParams, run_tune)

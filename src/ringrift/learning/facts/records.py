@@ -50,6 +50,7 @@ class Shard(msgspec.Struct, kw_only=True):
     can_be_recomputed: bool = False  # RingRift's own program was ordered
     resumed: tuple[str, ...] = ()  # files of unfinished games that its job was given
     turns: int = 0  # through how many such files, one after the other, a game of it came at most
+    ordered_s: float = 0.0  # 0: nobody ordered it
 
 
 class Unfinished(msgspec.Struct, kw_only=True):

@@ -510,6 +510,7 @@ def _selfplay(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) 
                 simulations=int(job.order.params.get("simulations", 0)),
                 worker=report.worker,
                 made_s=at_s,
+                ordered_s=job.issued_s,
                 cpu_s=report.cpu_s / len(artifacts),
                 # What computed on a GPU is compared by distances in any case, so there the job may say it.
                 machine=report.machine or told.machine,

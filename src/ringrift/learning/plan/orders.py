@@ -35,12 +35,13 @@ from ringrift.learning.models import kept_checkpoint
 from ringrift.learning.plan.rules import CascadeRules, LearningRules, TargetRules, play_rules, target_rules
 from ringrift.learning.plan.stages import PER_ORCHESTRATOR, Gate, is_stopped
 from ringrift.learning.run_status import EXPLAIN_PREFIX, Curve
-from ringrift.learning.tuning import tuned_rules
+from ringrift.learning.tuning import tuned_rules, tuned_search
 from ringrift.statistics.match_evidence import FloorTest, SequentialTest
 from ringrift.work.job.orders import INPUTS, OUT, RINGRIFT_PROGRAM, JobOrder
 from ringrift.work.shares import board_and_players
 
 STAGES = ("selfplay", "validate", "export", "train", "evaluate")
+TUNING = "tuning"  # only in what is said: what searches found, and whether it is in force
 # What a config can do without; it is ordered when nothing of the same share is wanted more.
 EXTRA_STAGES = ("recompute", "tournament", "diagnose", "distillation", "small_net")
 PRIORITIES = {"train": 100, "validate": 95, "export": 90, "evaluate": 85, "selfplay": 75}
@@ -300,6 +301,7 @@ def selfplay_order(
             "hand_over": True,
             "prove": True,
             **msgspec.structs.asdict(play_rules(state.config)),
+            **tuned_search(state),
             "resume": [f"{INPUTS}/{name}" for name in resumed],
         }
     return JobOrder(config=state.config, params=params, inputs=inputs, program=rules.selfplay_program)

@@ -37,6 +37,7 @@ from ringrift.learning.facts.state import ConfigState, OpenJob
 from ringrift.learning.models import kept_checkpoint, not_needed
 from ringrift.learning.plan.evaluation import decided_generator, plan_judgement, plan_tournament, who_plays
 from ringrift.learning.plan.orders import (
+    TUNING,
     CascadeStart,
     ConfigPlan,
     Snapshot,
@@ -85,6 +86,7 @@ from ringrift.learning.plan.trust import (
     plan_diagnosis,
     plan_recomputation,
 )
+from ringrift.learning.tuning import dropped_finding, trials
 from ringrift.work.job.orders import RINGRIFT_PROGRAM
 from ringrift.work.shares import PREPARING, FairTurns, Supply, next_kind, search_budget, wanted_items
 
@@ -136,8 +138,18 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
         made.decided.append(fresh)
     if (priced := _price(snapshot)) is not None:
         made.decided.append(priced)
+    _judge_findings(snapshot, made)
     _leave_out_stopped(snapshot.state, made)
     return made
+
+
+def _judge_findings(snapshot: Snapshot, made: ConfigPlan) -> None:
+    """Drop what a search found if candidates speak against it, and say what is in force."""
+    found = trials(snapshot.state)
+    if (dropped := dropped_finding(found, snapshot.rules, snapshot.now_s)) is not None:
+        made.decided.append(dropped)
+    for trial in found:
+        made.say(TUNING, trial.in_words(), will=trial.is_in_force)
 
 
 def _rows_collected(snapshot: Snapshot) -> int:
@@ -224,7 +236,7 @@ def selfplay_simulations(snapshot: Snapshot) -> int:
     """Simulations of a move: the number of the rules, or by how far the config has come, times feedback."""
     state, rules, factor = snapshot.state, snapshot.rules, snapshot.feedback.simulations
     if rules.search_budget == "fixed":
-        return max(1, round(rules.simulations * factor * _deeper(snapshot)))
+        return max(1, round(rules.simulations * _depth(snapshot)))
     return search_budget(state.config, games=state.games, rating=snapshot.rating, intensity=factor)
 
 
@@ -247,26 +259,26 @@ def _selfplay_s(snapshot: Snapshot) -> float:
     return min(rules.selfplay_job_s, SELFPLAY_S_MIN * max(1, round(wanted_s / SELFPLAY_S_MIN)))
 
 
-def _deeper(snapshot: Snapshot) -> float:
-    """How much deeper games are searched where there are more slots than training could use the rows of.
+def _depth(snapshot: Snapshot) -> float:
+    """How many times the simulations of the rules: as feedback asks, and more where slots would be left over.
 
-    One training at a time learns from so many rows a second. Slots beyond those that play as many would only
-    make rows that nobody learns from, or wait; a deeper search makes better rows of their time.
+    One training at a time learns from so many rows a second; of the time of slots beyond those that play as
+    many, a deeper search makes better rows. The bound is for both: a plateau would else take ever more slots.
     """
-    state, rules = snapshot.state, snapshot.rules
+    state, rules, asked = snapshot.state, snapshot.rules, snapshot.feedback.simulations
     speed = _training_speed(state, state.gpus_since_s) or _training_speed(state)
     playing = state.slots - 1.0
     recent = _recent_shards(state)
     if playing <= 1.0 or not speed or not recent:
-        return 1.0
+        return asked
     rows_per_s = (
         sum(s.rows * s.simulations for s in recent) / sum(s.cpu_s for s in recent) / rules.simulations
     )
     surplus = playing * PLAYED_SHARE * rows_per_s * rules.bucket.steps_per_row / speed
-    before = recent[0].simulations / rules.simulations / snapshot.feedback.simulations
-    nearest, now = (min(DEEPER, key=lambda factor: abs(factor - wanted)) for wanted in (surplus, before))
+    wanted, before = asked * max(1.0, surplus), recent[0].simulations / rules.simulations
+    nearest, now = (min(DEEPER, key=lambda factor: abs(factor - depth)) for depth in (wanted, before))
     # Between two steps it stays with the deeper one: it would else go to and fro, and leave slots idle.
-    return now if nearest < now and surplus > STAYS_SHARE * now else nearest
+    return now if nearest < now and wanted > STAYS_SHARE * now else nearest
 
 
 def _why_no_more_first_games(snapshot: Snapshot) -> str:

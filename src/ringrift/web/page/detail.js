@@ -55,7 +55,7 @@ export class Detail {
     drawStages(config, store.nowS);
     drawJobs(config);
     say(byId("next"), config ? config.next.replace(/^[a-z]+(?=: )/, stageTitle) : "");
-    say(byId("who-plays"), config?.who_plays ?? "");
+    say(byId("who-plays"), [config?.who_plays, ...(config?.tuned ?? [])].filter(Boolean).join("; "));
     say(byId("held-back"), config?.held_back ?? "");
     pairs(byId("counts"), config ? countPairs(config) : []);
     if (config?.cost !== this.costed) {
