@@ -67,7 +67,7 @@ _HOMES: dict[Part, dict[str, str]] = {
         "training_trigger": "ringrift.coordination.training_coordinator",
         "training_fallback": "ringrift.coordination.training_coordinator",
         "trend_analysis": "ringrift.coordination.metrics_analysis_orchestrator",
-        "replay_refresh": "ringrift.learning.facts.window",
+        "replay_refresh": "ringrift.learning.facts.records",
         "backpressure": "ringrift.coordination.backpressure",
         "scheduling": "ringrift.coordination.selfplay_scheduler",
         "work_supply": "ringrift.coordination.unified_queue_populator",

@@ -17,7 +17,7 @@ from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.judging.feedback import gauntlet_of, held_loss, rating_curve
-from ringrift.learning.judging.trends import (
+from ringrift.learning.judging.ratings import (
     WINDOW_POINTS,
     Line,
     PlateauFinding,

@@ -18,7 +18,7 @@ from ringrift.coordination.unified_health_manager import HealthLevel, wire_healt
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine, shared_kv
 from ringrift.errors import ConfigError
-from ringrift.learning.plan.snapshot import Explanation
+from ringrift.learning.plan.orders import Explanation
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, ConfigStatus, Cost, RunStatus
 from ringrift.work.worker.records import WORKERS, WorkerRecord
 

@@ -23,9 +23,9 @@ from ringrift.learning.facts.facts import STAGES_TOPIC, JobEnded, JobIssued, Not
 from ringrift.learning.facts.high_water import read_mark
 from ringrift.learning.facts.ledger import Ledger, read_facts
 from ringrift.learning.loop import StatusWriter, TrainingLoop
-from ringrift.learning.pauses import Pause, Pauses
 from ringrift.learning.plan.stages import LEVERS, is_stopped
 from ringrift.learning.replay import replay
+from ringrift.learning.requests import Pause, Pauses
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
 from ringrift.learning.status_view import AroundConfig, config_status
 from ringrift.process import process_scope

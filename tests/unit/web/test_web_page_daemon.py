@@ -13,7 +13,7 @@ from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import Unavailable
-from ringrift.learning.pauses import Pauses
+from ringrift.learning.requests import Pauses
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
