@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ringrift.coordination.event_router import get_router
-from ringrift.coordination.sync_base import get_node_reports
-from ringrift.data.sync.staging import RUNNING, StagingNeed, TrainingActivityDaemon, plan_staging
+from ringrift.coordination.sync_base import get_node_reports, open_data_plane
+from ringrift.data.plane import DataPlane, OpenPlane
+from ringrift.data.sync.cluster_view import NodeReportCollector
+from ringrift.data.sync.staging import RUNNING, StagingDaemon, StagingNeed, plan_staging
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
@@ -20,11 +22,30 @@ __all__ = [
 ]
 
 
+class TrainingActivityDaemon(StagingDaemon):
+    """Sees to it that trainings find their data where they run; by default at this process's data plane."""
+
+    def __init__(
+        self,
+        trigger: str = RUNNING,
+        *,
+        plane: DataPlane | OpenPlane | None = None,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        reports: NodeReportCollector | None = None,
+    ) -> None:
+        super().__init__(
+            trigger,
+            plane=plane or open_data_plane,
+            router=router or get_router(),
+            runtime=runtime,
+            reports=reports,
+        )
+
+
 def get_training_activity_daemon() -> TrainingActivityDaemon:
     """Return the daemon of this process; it hears events once it is started."""
-    return process_scope().get(
-        TrainingActivityDaemon, lambda: TrainingActivityDaemon(reports=get_node_reports())
-    )
+    return create_staging_daemon()
 
 
 def create_staging_daemon(
@@ -38,5 +59,8 @@ def create_staging_daemon(
     """
     trigger = (settings or {}).get("trigger", RUNNING)
     if trigger == RUNNING and (router is None or router is get_router()):
-        return get_training_activity_daemon()
+        return process_scope().get(
+            TrainingActivityDaemon,
+            lambda: TrainingActivityDaemon(runtime=runtime, reports=get_node_reports()),
+        )
     return TrainingActivityDaemon(trigger, router=router, runtime=runtime, reports=get_node_reports())
