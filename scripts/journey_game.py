@@ -14,11 +14,11 @@ from pathlib import Path
 
 from trace_journeys import Trace
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.run_coordinator import get_stage_members
 from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.engine.ports import Engine
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcements import RouterAnnouncer
 from ringrift.learning.controller import Controller
@@ -28,11 +28,10 @@ from ringrift.learning.plan.stages import NEEDED
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, load_settings
-from ringrift.work.durations import DurationStore
 from ringrift.work.job.folder import JobFolders
 from ringrift.work.stages import StageMembers
-from ringrift.work.worker.claim import WorkerContext
-from ringrift.work.worker.events import WorkerEvents
+from ringrift.work.tasks import DurationStore
+from ringrift.work.worker.claim import WorkerContext, WorkerEvents
 from ringrift.work.worker.main import Worker
 from ringrift.work.worker.records import WorkerConfig
 

@@ -76,7 +76,7 @@ from ringrift.learning.requests import (
 from ringrift.learning.training_slots import held_slots
 from ringrift.runtime import Runtime
 from ringrift.work.admission import SpawnGate
-from ringrift.work.job.orders import read_report
+from ringrift.work.job.protocol import read_report
 from ringrift.work.shares import PREPARING, config_shares, slots_for
 from ringrift.work.stages import StageMembers
 from ringrift.work.worker.records import WORKERS, WorkerRecord, live_workers, own_capability, workers_in

@@ -9,8 +9,8 @@ import msgspec
 from learning_story import RULES
 
 from ringrift.coordination.backpressure import QueueMonitor, QueueMonitorDaemon
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, RequestCarrier
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.memory import MemoryStore, memory_engine
@@ -32,7 +32,7 @@ from ringrift.process import process_scope
 from ringrift.settings import Settings
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure import Announced, NodeResources, keep_announced, read_announced
-from ringrift.work.job.orders import JobArtifact, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobReport
 from ringrift.work.stages import StageMembers, why_not_planning
 from ringrift.work.worker.records import WorkerRecord, worker_key
 

@@ -23,16 +23,16 @@ from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.testing.simulation import EPOCH_S, SimulatedRuntime, simulate
 from ringrift.work import durations
-from ringrift.work.durations import (
+from ringrift.work.tasks import (
     TIMEOUT_CEILING_S,
     TIMEOUT_FLOOR_S,
     Measured,
     MeasuredSeries,
+    TaskRegistry,
     estimate,
     percentile_95,
     timeout_s,
 )
-from ringrift.work.tasks import TaskRegistry
 
 DAY_S = 86_400.0
 NOW_S = 100 * DAY_S

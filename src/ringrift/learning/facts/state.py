@@ -52,7 +52,7 @@ from ringrift.learning.facts.records import (
     spend,
     withdraw,
 )
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 
 STUDENTS = ("distillation", "small_net")  # purposes of trainings beside the line of champions
 NOTES_MAX = 200

@@ -42,7 +42,7 @@ from ringrift.learning.plan.orders import (
     unfinished_name,
 )
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.work.job.orders import INPUTS, OUT, JobOrder, JobReport
+from ringrift.work.job.protocol import INPUTS, OUT, JobOrder, JobReport
 from ringrift.work.worker.records import WorkerRecord
 
 # What a recall takes out of a run: games, rows, matches, and the models that learned from them.

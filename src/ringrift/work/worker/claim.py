@@ -21,7 +21,6 @@ from ringrift.machine_kind import machine_kind
 from ringrift.runtime import Runtime, first_error
 from ringrift.settings import Settings
 from ringrift.task_owner import TaskOwner
-from ringrift.work.durations import DurationStore, TaskOutcome
 from ringrift.work.job.folder import (
     DamagedInput,
     JobFolder,
@@ -34,8 +33,17 @@ from ringrift.work.job.folder import (
     was_damaged,
 )
 from ringrift.work.job.host import JobHost
-from ringrift.work.job.orders import SEALED_JOB, JobArtifact, JobOrder, JobReport, SealedJob, read_order
-from ringrift.work.job.protocol import end_processes_in, job_argv, job_environment
+from ringrift.work.job.protocol import (
+    SEALED_JOB,
+    JobArtifact,
+    JobOrder,
+    JobReport,
+    SealedJob,
+    end_processes_in,
+    job_argv,
+    job_environment,
+    read_order,
+)
 from ringrift.work.job.runner import (
     RETRY_S,
     UNAVAILABLE_S,
@@ -49,7 +57,8 @@ from ringrift.work.job.runner import (
     judge,
     limits_for,
 )
-from ringrift.work.worker.events import HEARTBEAT_S, WorkerEvents
+from ringrift.work.tasks import DurationStore, TaskOutcome
+from ringrift.work.worker.claim import HEARTBEAT_S, WorkerEvents
 from ringrift.work.worker.records import (
     RUNNING_RENEW_S,
     RUNNING_TTL_S,

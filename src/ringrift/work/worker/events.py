@@ -13,8 +13,7 @@ import structlog
 
 from ringrift.engine.ports import Claim
 from ringrift.errors import RingRiftError
-from ringrift.work.job.orders import JobOrder, JobReport
-from ringrift.work.job.protocol import JobOutput, number
+from ringrift.work.job.protocol import JobOrder, JobOutput, JobReport, number
 from ringrift.work.job.runner import JobVerdict
 
 log = structlog.get_logger()
