@@ -24,7 +24,7 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.plan import training_parent
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.stages import STALE_FALLBACK
-from ringrift.learning.plan.training import (
+from ringrift.learning.plan.training_data import (
     Fallback,
     failed_syncs,
     fallback_tier,

@@ -14,11 +14,7 @@ from typing import Any, ClassVar, Unpack
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.config import DataNodes, read_sync_config
 from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
-from ringrift.data.sync.cluster_view import (
-    ClusterView,
-    NodeReportCollector,
-    read_cluster_view,
-)
+from ringrift.data.sync.cluster_view import ClusterView, NodeReportCollector, read_cluster_view
 from ringrift.data.sync.executor import SyncExecutor, SyncPace, SyncTotals, record_ends
 from ringrift.data.sync.plan import NodeTransfer, SyncPlan, sources_of
 from ringrift.engine.ports import WorkItem

@@ -65,16 +65,14 @@ from ringrift.learning.plan.stages import (
     stopped_gate,
     stops_of,
 )
-from ringrift.learning.plan.training import (
+from ringrift.learning.plan.training import decided_reset, plan_distillation, plan_small_net
+from ringrift.learning.plan.training_data import (
     FILES_MAX,
     data_wait,
-    decided_reset,
     fit_shards,
     freshness_note,
     missing_files,
     next_export,
-    plan_distillation,
-    plan_small_net,
     rows_in_window,
     unsampled_shards,
     window_files,

@@ -13,7 +13,7 @@ from ringrift.learning.facts.records import Model, ModelState
 from ringrift.learning.facts.state import DIVERGED, ConfigState, has_recalled
 from ringrift.learning.judging import promotion
 from ringrift.learning.plan.orders import ConfigPlan, Snapshot, is_running, student_order
-from ringrift.learning.plan.training import window_files
+from ringrift.learning.plan.training_data import window_files
 from ringrift.learning.plan.trust import ancestors, distrusted_models, learned_shards
 
 # When training goes back to an earlier checkpoint: after a recall, a loss that jumped, or lost matches.
