@@ -36,7 +36,7 @@ from ringrift.learning.facts.trust import SetAside
 from ringrift.learning.judging.feedback import RatingCurves, config_view
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import ChampionPointers
-from ringrift.learning.pauses import ReadPauses
+from ringrift.learning.pauses import ALL, ReadPauses
 from ringrift.learning.plan.diagnosis import STAGE as DIAGNOSE
 from ringrift.learning.plan.diagnosis import keep_reported
 from ringrift.learning.plan.orders import decided_by_cascade, source_name, source_of
@@ -50,6 +50,7 @@ from ringrift.learning.plan.stages import (
     CASCADE_TRAINING,
     LEVERS,
     SlotHold,
+    health_note,
     is_stopped,
     slot_note,
     stages_note,
@@ -155,7 +156,7 @@ class Controller:
         keep_mark: Callable[[Mapping[str, ConfigMark]], Awaitable[None]] | None = None,
         stages: StageMembers | None = None,
     ) -> None:
-        """Without *stages* everything is planned, as if all daemons ran."""
+        """Without *stages* everything is planned, as if all daemons ran and were well."""
         self._engine, self._runtime, self.rules = engine, runtime, rules
         self._announcer, self._safeguards = announcer, safeguards
         self._keep_mark = keep_mark  # makes it durable how far the configs are
@@ -270,6 +271,7 @@ class Controller:
         self._pauses_read, workers = ReadPauses(around), workers_in(around)
         recalls, requests = asked_about(RECALL_PREFIX, around), asked_about(WORKER_PREFIX, around)
         await self._note_stages()
+        await self._note_health()
         await self._note_training_slots(await held_slots(self._engine.kv, around))
         for config in self._ledgers:
             if quoted(config) in recalls:
@@ -288,6 +290,15 @@ class Controller:
             return
         for config, ledger in self._ledgers.items():
             note = stages_note(ledger.state, stopped, at_s=self._runtime.now_s())
+            if note is not None:
+                await self._write(config, note)
+
+    async def _note_health(self) -> None:
+        """Write down what holds the pipeline now, before anything is planned."""
+        holds = {} if self._stages is None else self._stages.holds()
+        for config, ledger in self._ledgers.items():
+            hold = holds.get(ALL) or holds.get(config)
+            note = health_note(ledger.state, hold, at_s=self._runtime.now_s())
             if note is not None:
                 await self._write(config, note)
 
