@@ -89,7 +89,7 @@ async def test_the_documented_calls_run_as_printed() -> None:
     assert await manager.start(DaemonType.AUTO_SYNC, wait_for_deps=True)
     assert manager.is_running(DaemonType.AUTO_SYNC)
     for dtype, state in manager.get_all_daemon_health().items():
-        assert state.get("healthy", True), dtype
+        assert state.get("healthy", True) is manager.is_running(dtype), dtype
 
     class MyCustomDaemon:
         async def start(self) -> None:

@@ -22,7 +22,7 @@ from data_transports import HERE, THERE, Store, artifact
 from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.daemons.types import DaemonType
 from ringrift.data.transfer.chunks import hash_of
-from ringrift.data.transfer.contract import CHUNK_BYTES, Terms, TransferFailed
+from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Terms, TransferFailed
 from ringrift.data.transfer.http.connection import HttpLine, LineBroken, ServerTime
 from ringrift.data.transfer.http.server import ADDRESS_FILE, STRANGER_S, DataHttpServer, data_server
 from ringrift.data.transfer.http.wire import (
@@ -42,7 +42,6 @@ from ringrift.data.transfer.http.wire import (
     digest_of,
     encode,
 )
-from ringrift.data.transfer.receiving import Taken
 from ringrift.errors import StorageFull, Unavailable
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
@@ -300,7 +299,7 @@ def test_other_methods_and_noise_end_the_connection_only(server, line):
 def test_a_full_disk_there_is_told_before_a_byte_goes(line):
     huge = File(artifact(b"x").digest, 1 << 60)
     with pytest.raises(StorageFull, match="free in"):
-        line.ask("held", Files((huge,)), Taken)
+        line.ask("held", Files((huge,)), Moved)
     with pytest.raises(StorageFull):
         line.ask("missing", ChunkRange(huge, 0, bytes(32)), Positions)
 

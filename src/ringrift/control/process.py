@@ -74,21 +74,27 @@ class ReportWriter:
     def __init__(self, kv: KeyValue, runtime: Runtime) -> None:
         self._kv, self._runtime = kv, runtime
         self._things: dict[type[Any], Any] = {}
+        self._turn = asyncio.Lock()  # an older report must not come after a newer one
         process_scope().put(ControlHere, ControlHere())
 
     async def run(self) -> None:
         """Until cancelled. A store that is away is asked again; the lease sees to one that is not ours."""
         while True:
-            try:
-                await self.write()
-            except RingRiftError as error:
-                log.warning("control.report_unwritten", error=str(error))
+            await self.write_now()
             await self._runtime.sleep(EVERY_S)
 
+    async def write_now(self) -> None:
+        """For whoever changed what others are to see at once."""
+        try:
+            await self.write()
+        except RingRiftError as error:
+            log.warning("control.report_unwritten", error=str(error))
+
     async def write(self, *, ended: bool = False) -> None:
-        answers = await self._answers()
-        report = RunReport(at_s=self._runtime.now_s(), ended=ended, answers=answers)
-        await self._kv.put(REPORT_KEY, _encoded(report))
+        async with self._turn:
+            answers = await self._answers()
+            report = RunReport(at_s=self._runtime.now_s(), ended=ended, answers=answers)
+            await self._kv.put(REPORT_KEY, _encoded(report))
 
     async def end(self) -> None:
         """The last words, when everything has stopped."""
@@ -266,7 +272,7 @@ async def run_control_process(
         get_health_manager().go_by(evidence_of_parts(manager))
         members.holds = held_by_health
         stack.callback(members.close)
-        requests = RequestCarrier(engine.kv, manager, system_runtime())
+        requests = RequestCarrier(engine.kv, manager, system_runtime(), report=reports.write_now)
         # What people asked for while no run was there holds from the first start on.
         await requests.before_start()
         results = await _unless_stopped(manager.start_profile(profile), stop, keeping)

@@ -15,7 +15,7 @@ from ringrift.data.config import DataNodes
 from ringrift.data.manifest.catalog import receivers_of
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView, games_in
 from ringrift.data.plane import DataPlane, existing_data_plane, get_data_plane
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.errors import ConfigError
 from ringrift.process import SingletonMixin
 from ringrift.runtime import system_runtime
@@ -113,10 +113,8 @@ class ClusterManifest(SingletonMixin):
         # Not by opening a plane: the name is asked for where no store exists, and asking must not make one.
         return plane.this.name if plane is not None else get_settings().node_name or system_runtime().hostname
 
-    def view(self) -> ManifestView:
-        return run_blocking(self._view())
-
-    async def _view(self) -> ManifestView:
+    @blocking
+    async def view(self) -> ManifestView:
         # Reading an empty folder answers with an empty manifest and leaves the folder as it is.
         plane = self._plane or await existing_data_plane()
         return ManifestView() if plane is None else await plane.view()

@@ -19,7 +19,7 @@ import msgspec
 from ringrift.coordination.run_coordinator import answers_of, get_loop_waker, get_open_run, get_stage_members
 from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.arguments import check_integer
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.fencing import is_fenced
 from ringrift.engine.opening import existing_engine, get_engine
 from ringrift.engine.run_reports import reported
@@ -522,19 +522,16 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
             "degraded": self.why_degraded(),
         }
 
-    def _claims(self) -> dict[str, list[dict[str, Any]] | None]:
+    @blocking(timeout_s=ANSWER_S)
+    async def _claims(self) -> dict[str, list[dict[str, Any]] | None]:
         """Claims from outside that wait or changed nothing; None if there is no store to look in."""
-
-        async def read() -> dict[str, list[dict[str, Any]] | None]:
-            engine = await existing_engine()
-            if engine is None:
-                return {"waiting_claims": None, "refused_claims": None}
-            return {
-                "waiting_claims": msgspec.to_builtins(await waiting_claims(engine.kv)),
-                "refused_claims": msgspec.to_builtins(await refused_claims(engine.kv)),
-            }
-
-        return run_blocking(read(), timeout_s=ANSWER_S)
+        engine = await existing_engine()
+        if engine is None:
+            return {"waiting_claims": None, "refused_claims": None}
+        return {
+            "waiting_claims": msgspec.to_builtins(await waiting_claims(engine.kv)),
+            "refused_claims": msgspec.to_builtins(await refused_claims(engine.kv)),
+        }
 
     def _stored_state(self) -> str | None:
         return run_state(run_blocking(seen_run(), timeout_s=ANSWER_S), self.runtime.now_s())

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.store import ManifestView
 from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
@@ -166,10 +166,7 @@ class RecordSync:
         )
         # An unchanged database has the digest of the last round, and then nothing is new here.
         self.counts.published += await plane.manifest.register([card])
-        receipt = Receipt(
-            digest=digest, node=plane.this.name, size=size, verified_s=now_s, verifier="records"
-        )
-        await plane.manifest.add_receipts([receipt])
+        await plane.note_copy(digest, "records", verified_s=now_s)
         for old in former:  # merging only adds: what an older snapshot held is in this one
             heir = Successor(
                 digest=old.digest, heir=digest, reason="a newer snapshot of the same records", at_s=now_s
@@ -217,9 +214,9 @@ class RecordSync:
             except (TransferFailed, TransferRefused, ConfigError) as error:  # not StorageFull: that is here
                 problems.append(str(error))
                 continue
-            if {*moved.receipts, *moved.already_there}:
+            if not (missing := moved.missing([snapshot.digest])):
                 return
-            problems.append(dict(moved.failed).get(snapshot.digest, f"no receipt came back from {source}"))
+            problems += [f"{source}: {why}" for why in missing.values()]
         raise TransferFailed(f"the snapshot {snapshot.digest[:12]} did not come: {'; '.join(problems)}")
 
     async def _lay_out(self, digest: str, target: Path) -> None:

@@ -8,7 +8,7 @@ node that is itself ephemeral pushes everything out when it is told to end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -16,14 +16,14 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Artifact, data_type_of
+from ringrift.data.artifacts import Artifact, data_type_of, in_batches
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.plane import DataPlane, arrived, copy_artifacts, existing_data_plane, open_data_plane
+from ringrift.data.plane import DataPlane, copy_artifacts, existing_data_plane, open_data_plane
 from ringrift.data.transfer.contract import Moved, TransferFailed
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError, RingRiftError
@@ -112,7 +112,9 @@ async def evacuate(
         if not left:
             break
         before = len(left)
-        for batch in _batches(each for each in left.values() if target.accepts(data_type_of(each.kind))):
+        taken = [each for each in left.values() if target.accepts(data_type_of(each.kind))]
+        # Small enough that a cut leaves most of the work done.
+        for batch in in_batches(taken, files_max=BATCH_FILES, bytes_max=BATCH_BYTES):
             remaining_s = deadline_s - plane.runtime.monotonic_s()
             try:
                 moved = await _copied(plane, batch, host, target.name, priority, remaining_s)
@@ -120,7 +122,7 @@ async def evacuate(
                 log.warning("evacuation.failed", host=host, target=target.name, error=str(fault))
                 errors.append(f"{target.name}: {fault}")
                 break
-            got = arrived(moved)
+            got = moved.arrived
             left = {digest: artifact for digest, artifact in left.items() if digest not in got}
             # Only of these files: the node answers, so the next batch is offered to it as well.
             errors += sorted({f"{target.name}: {why}" for _, why in moved.failed})
@@ -153,20 +155,6 @@ def _targets(plane: DataPlane, host: str) -> list[DataNode]:
     able = [node for node in plane.nodes.all() if node.active and not node.ephemeral and node.name != host]
     this = plane.this.name
     return sorted(able, key=lambda node: (node.name != this, node.role != "storage", node.name))[:TARGETS_MAX]
-
-
-def _batches(artifacts: Iterable[Artifact]) -> list[list[Artifact]]:
-    """Small enough that a cut leaves most of the work done."""
-    batches: list[list[Artifact]] = [[]]
-    size = 0
-    for artifact in artifacts:
-        full = len(batches[-1]) >= BATCH_FILES or size + artifact.size > BATCH_BYTES
-        if batches[-1] and full:
-            batches.append([])
-            size = 0
-        batches[-1].append(artifact)
-        size += artifact.size
-    return [batch for batch in batches if batch]
 
 
 # What is remembered of hosts that may vanish: their word, games to be written through, and evacuations.
@@ -523,14 +511,12 @@ class EphemeralDataGuard(WiredCoordinator):
 
     # --- the documents' calls, for code without an event loop -----------------------------------------
 
-    def checkpoint(self, host: str, games_generated: int, unsealed_games: int = 0) -> HostNote:
-        return run_blocking(self.note_checkpoint(host, games_generated, unsealed_games))
-
-    def heartbeat(self, host: str) -> None:
-        run_blocking(self.note_heartbeat(host))
+    checkpoint = blocking(note_checkpoint)
+    heartbeat = blocking(note_heartbeat)
+    _risks = blocking(risks)
 
     def get_evacuation_candidates(self) -> list[HostRisk]:
-        return [risk for risk in run_blocking(self.risks()) if risk.needs_evacuation]
+        return [risk for risk in self._risks() if risk.needs_evacuation]
 
     def request_evacuation(self, host: str, reason: str = "") -> str:
         """Bring a host's games to safety; return the id of the evacuation when it has ended."""
@@ -543,15 +529,17 @@ class EphemeralDataGuard(WiredCoordinator):
             self._with_records(lambda at, now_s: at.queue(game_id, host, data_path, priority, now_s))
         )
 
-    def get_pending_write_throughs(self, limit: int = 100) -> list[WriteThrough]:
+    @blocking
+    async def get_pending_write_throughs(self, limit: int = 100) -> list[WriteThrough]:
         """The most urgent first, the oldest of those first."""
-        return run_blocking(self._pending(limit))
+        plane = await self._look_at_plane()
+        return [] if plane is None else await EphemeralRecords(plane.kv).pending(limit)
 
     def mark_write_through_complete(self, game_id: str) -> bool:
         return bool(run_blocking(self._with_records(lambda at, _now_s: at.done(game_id))))
 
     def get_status(self) -> dict[str, Any]:
-        risks = run_blocking(self.risks())
+        risks = self._risks()
         pending = self.get_pending_write_throughs()
         return {
             "ephemeral_hosts": sum(risk.ephemeral for risk in risks),
@@ -561,10 +549,6 @@ class EphemeralDataGuard(WiredCoordinator):
             "pending_write_throughs": len(pending),
             "hosts": {risk.host: asdict(risk) for risk in risks},
         }
-
-    async def _pending(self, limit: int) -> list[WriteThrough]:
-        plane = await self._look_at_plane()
-        return [] if plane is None else await EphemeralRecords(plane.kv).pending(limit)
 
     async def _with_records(self, ask: Callable[[EphemeralRecords, float], Awaitable[Any]]) -> Any:
         plane = await self._get_plane()

@@ -17,7 +17,7 @@ import structlog
 
 from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.engine.arguments import check_part
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Json, NewWork, WorkItem, WorkQueue, WorkState
 from ringrift.engine.run_reports import reported
@@ -228,12 +228,10 @@ def select_curriculum_config(
     return (rng or system_runtime().rng).choices(list(among), weights)[0]
 
 
-def _games_of_the_run() -> dict[str, int]:
-    async def read() -> dict[str, int]:
-        run = await read_run((await engine_on_demand()).kv)
-        return {} if run is None else {config: seen.games for config, seen in run.configs.items()}
-
-    return run_blocking(read(), timeout_s=ANSWER_S)
+@blocking(timeout_s=ANSWER_S)
+async def _games_of_the_run() -> dict[str, int]:
+    run = await read_run((await engine_on_demand()).kv)
+    return {} if run is None else {config: seen.games for config, seen in run.configs.items()}
 
 
 class JobSchedulerDaemon(HandlerBase):

@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from ringrift.coordination.run_coordinator import get_loop_waker
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkQueue, WorkState
 from ringrift.engine.run_reports import reported
@@ -142,19 +142,13 @@ class SelfplayOrchestrator(SubscribedCoordinator):
 
     # --- what it shows --------------------------------------------------------------------------------
 
-    def get_active_tasks(self) -> list[SelfplayTask]:
-        return run_blocking(self.active_tasks(), timeout_s=ANSWER_S)
-
     async def active_tasks(self) -> list[SelfplayTask]:
         """Claims of the work queue and registered tasks that play now."""
         store = await self._get_store()
         return [] if store is None else await _active(store, self.runtime)
 
-    def get_history(self, limit: int = 50) -> list[SelfplayTask]:
-        """Return ended tasks, newest first, as long as the work queue keeps them."""
-        return run_blocking(self.history(limit), timeout_s=ANSWER_S)
-
     async def history(self, limit: int = 50) -> list[SelfplayTask]:
+        """Return ended tasks, newest first, as long as the work queue keeps them."""
         store = await self._get_store()
         return [] if store is None else await _history(store, limit)
 
@@ -162,9 +156,6 @@ class SelfplayOrchestrator(SubscribedCoordinator):
         """Whether backpressure holds self-play back, and why. `ringrift explain` says what else does."""
         pressure = self._held_back()["backpressure"]
         return (pressure is not None, pressure or "")
-
-    def get_stats(self) -> dict[str, Any]:
-        return run_blocking(self.stats(), timeout_s=ANSWER_S)
 
     async def stats(self) -> dict[str, Any]:
         """The numbers of the run, the same in every process; None is what nobody knows."""
@@ -186,6 +177,12 @@ class SelfplayOrchestrator(SubscribedCoordinator):
             "games_by_node": _counted(recent, lambda task: task.node_id),
             **await asyncio.to_thread(self._held_back),
         }
+
+    get_active_tasks = blocking(active_tasks, timeout_s=ANSWER_S)
+    get_history = blocking(history, timeout_s=ANSWER_S)
+
+    def get_stats(self) -> dict[str, Any]:
+        return run_blocking(self.stats(), timeout_s=ANSWER_S)
 
     @reported
     def _held_back(self) -> dict[str, Any]:

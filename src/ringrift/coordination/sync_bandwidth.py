@@ -22,7 +22,7 @@ from ringrift.data.sync.requests import PRIORITIES
 from ringrift.data.transfer.limits import WAIT_S, BandwidthAllocation, BandwidthLimits, BandwidthManager
 from ringrift.data.transfer.peers import PREFERRED
 from ringrift.data.transfer.ssh_transports import RSYNC
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError
 
@@ -126,9 +126,7 @@ class BatchRsync:
         }
         return [_result(plane, host, ends.get(host), lacking[host]) for host in wanted]
 
-    def run(self) -> list[BatchRsyncResult]:
-        """As `run_async`, for code without a loop."""
-        return run_blocking(self.run_async(), timeout_s=TIMEOUT_S)
+    run = blocking(run_async, timeout_s=TIMEOUT_S)
 
 
 def _result(
@@ -140,11 +138,11 @@ def _result(
     return BatchRsyncResult(
         host=host,
         success=end.complete and not lacking,
-        files_transferred=len(end.moved),
-        files_already_there=len(end.confirmed),
-        bytes_transferred=end.bytes_sent,
+        files_transferred=len(end.moved.receipts),
+        files_already_there=len(end.moved.already_there),
+        bytes_transferred=end.moved.bytes_sent,
         duration_seconds=end.seconds,
-        methods={receipt.digest: receipt.verifier for receipt in end.moved},
+        methods={receipt.digest: receipt.verifier for receipt in end.moved.receipts},
         errors=[*end.errors, *lacking],
     )
 

@@ -47,7 +47,7 @@ from ringrift.data.sync.daemon import AutoSyncDaemon
 from ringrift.data.sync.executor import SyncAnnouncer
 from ringrift.data.sync.requests import SyncBackend, SyncRequest, SyncResponse
 from ringrift.data.transfer.service import TransferService
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
@@ -356,14 +356,9 @@ class SyncScheduler:
 
     # --- for code without an event loop ---------------------------------------------------------------
 
-    def get_recommendations(self, max_recommendations: int = _ADVICE_MAX) -> list[SyncRecommendation]:
-        return run_blocking(self.recommendations(max_recommendations))
-
-    def get_cluster_status(self) -> ClusterDataStatus:
-        return run_blocking(self.status())
-
-    def get_host_states(self) -> list[HostState]:
-        return run_blocking(self.hosts())
+    get_recommendations = blocking(recommendations)
+    get_cluster_status = blocking(status)
+    get_host_states = blocking(hosts)
 
     def health_check(self) -> HealthCheckResult:
         status = self.get_cluster_status()

@@ -216,9 +216,8 @@ class SyncFacade(SingletonMixin):
         sync_executor, started_s = SyncExecutor(plane), plane.runtime.now_s() - run.request.timeout_seconds
         for node_transfer in (*run.plan.fetches, *run.plan.sends):
             if not run.tally.node_transfers.get((node_transfer.node, node_transfer.fetch)):
-                end = NodeTransferResult(
-                    node_transfer=NodeTransfer(node=node_transfer.node, artifacts=()), errors=("timed out",)
-                )
+                nothing = NodeTransfer(node=node_transfer.node, artifacts=())
+                end = NodeTransferResult(node_transfer=nothing, broken_off="timed out")
                 await sync_executor.note(end, _pace_of(run.request), started_s)
 
     # --- answers --------------------------------------------------------------------------------------
@@ -313,7 +312,7 @@ def _synced(run: _Run, this: str) -> set[str]:
 
 
 def _kept_waiting(end: NodeTransferResult) -> bool:
-    return end.unreachable and not end.arrived and end.seconds >= _WAITED_S
+    return end.unreachable and not end.moved.arrived and end.seconds >= _WAITED_S
 
 
 def _promised(run: _Run, this: str) -> frozenset[tuple[str, str]]:

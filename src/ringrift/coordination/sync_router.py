@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ringrift.coordination.sync_base import get_node_reports
-from ringrift.data.artifacts import kinds_of
+from ringrift.data.artifacts import data_type_named, kinds_of
 from ringrift.data.config import AutoSyncConfig, read_nodes, read_sync_config
 from ringrift.data.manifest.store import DiskState, DiskStates
-from ringrift.data.plane import DataPlane, get_data_plane
+from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     NodeReportCollector,
@@ -27,7 +27,7 @@ from ringrift.data.sync.plan import (
     sources_of,
     target_score,
 )
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.run_reports import reported_slowly
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
@@ -35,8 +35,6 @@ from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 
 __all__ = ["SyncRouter", "get_sync_router"]
-
-_SINGULAR = {"game": "games", "model": "models", "checkpoint": "models"}
 
 
 class SyncRouter:
@@ -74,6 +72,9 @@ class SyncRouter:
     async def cluster_view(self) -> ClusterView:
         return await look_at_cluster(self._plane, self.config, reports=self.reports.reports(self._runtime))
 
+    def _look(self) -> ClusterView:
+        return run_blocking(self.cluster_view())
+
     # --- where to, where from -------------------------------------------------------------------------
 
     async def targets(
@@ -85,7 +86,7 @@ class SyncRouter:
         size_bytes: int = 0,
     ) -> list[ScoredNode]:
         wanted, cluster_view, excluded = (
-            _plural(data_type),
+            data_type_named(data_type),
             await self.cluster_view(),
             frozenset(exclude_nodes),
         )
@@ -125,11 +126,7 @@ class SyncRouter:
         max_sources: int = 5,
     ) -> list[ScoredNode]:
         """The nodes that hold such data, the best to fetch from first."""
-        cluster_view, wanted, excluded = (
-            run_blocking(self.cluster_view()),
-            _plural(data_type),
-            frozenset(exclude_nodes),
-        )
+        cluster_view, wanted, excluded = self._look(), data_type_named(data_type), frozenset(exclude_nodes)
         holding = {
             node
             for artifact in cluster_view.view.of_kinds(kinds_of(wanted))
@@ -142,12 +139,12 @@ class SyncRouter:
         return ranked(source_score(cluster_view, node, wanted) for node in fit)[:max_sources]
 
     def should_sync_to_node(self, node_id: str, data_type: str = "games") -> bool:
-        cluster_view, wanted = run_blocking(self.cluster_view()), _plural(data_type)
+        cluster_view, wanted = self._look(), data_type_named(data_type)
         node = cluster_view.nodes[node_id]
         return not cluster_view.unfit(node, wanted) and not cluster_view.blocked(node, wanted)
 
     def get_optimal_source(self, digest: str, target: str) -> str | None:
-        cluster_view = run_blocking(self.cluster_view())
+        cluster_view = self._look()
         artifact = cluster_view.view.artifacts.get(digest)
         sources = [] if artifact is None else sources_of(cluster_view, artifact, cluster_view.nodes[target])
         return sources[0].name if sources else None
@@ -155,7 +152,7 @@ class SyncRouter:
     def plan_replication(
         self, digest: str, min_copies: int = 2, quality_score: float | None = None
     ) -> ReplicationPlan:
-        cluster_view = run_blocking(self.cluster_view())
+        cluster_view = self._look()
         return plan_copies(cluster_view, digest, min_copies=min_copies, quality=quality_score)
 
     # --- what is told to it ---------------------------------------------------------------------------
@@ -180,14 +177,12 @@ class SyncRouter:
     def update_training_active_nodes(self, nodes: set[str]) -> None:
         self.reports.replace_training(frozenset(nodes), self._runtime.now_s())
 
-    def refresh_all_capacity(self) -> dict[str, DiskState]:
+    @blocking
+    async def refresh_all_capacity(self) -> dict[str, DiskState]:
         """Measure this node's disk anew and return what every node said of its own."""
-
-        async def refresh() -> dict[str, DiskState]:
-            await tell_disk(self.plane, anew=True)
-            return await DiskStates(self.plane.kv).all()
-
-        return run_blocking(refresh())
+        plane = self._plane or await open_data_plane()
+        await tell_disk(plane, anew=True)
+        return await DiskStates(plane.kv).all()
 
     # --- places that are no nodes ---------------------------------------------------------------------
 
@@ -199,11 +194,11 @@ class SyncRouter:
         if not place.bucket:
             return None
         return "/".join(
-            part for part in (f"s3://{place.bucket}", place.prefix, _plural(data_type), name) if part
+            part for part in (f"s3://{place.bucket}", place.prefix, data_type_named(data_type), name) if part
         )
 
     def is_s3_primary_for(self, data_type: str) -> bool:
-        return bool(self.config.s3.bucket) and _plural(data_type) in self.config.s3.primary_for
+        return bool(self.config.s3.bucket) and data_type_named(data_type) in self.config.s3.primary_for
 
     def should_push_to_s3(self, data_type: str) -> bool:
         return self.is_s3_primary_for(data_type)
@@ -217,7 +212,7 @@ class SyncRouter:
 
     @reported_slowly
     def get_status(self) -> dict[str, Any]:
-        cluster_view = run_blocking(self.cluster_view())
+        cluster_view = self._look()
         others = cluster_view.nodes.others()
         return {
             "nodes": len(others),
@@ -235,20 +230,9 @@ class SyncRouter:
         return HealthCheckResult.ok("", **status)
 
     def _lacks(self, node: str, data_type: str, board: str | None, players: int | None) -> bool:
-        view = run_blocking(self.cluster_view()).view
-        wanted = [
-            each
-            for each in view.of_kinds(kinds_of(_plural(data_type)))
-            if _is_of(each.config, board, players)
-        ]
+        view = self._look().view
+        wanted = [each for each in view.of_kinds(kinds_of(data_type)) if _is_of(each.config, board, players)]
         return bool(view.missing_at(node, wanted))
-
-
-def _plural(data_type: str) -> str:
-    """Both "game" and "games" are understood; `ConfigError` for what is neither."""
-    # Called for its `ConfigError`.
-    kinds_of(data_type)
-    return _SINGULAR.get(data_type, data_type)
 
 
 def _is_of(config: str, board: str | None, players: int | None) -> bool:

@@ -40,7 +40,7 @@ from ringrift.coordination.task_lifecycle_coordinator import (
     wire_task_events,
 )
 from ringrift.engine.arguments import check_part
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError, Unavailable
@@ -589,10 +589,7 @@ async def _beat(coordinator: TaskCoordinator, task: TaskContext, runtime: Runtim
         await asyncio.to_thread(coordinator.heartbeat_task, task.task_id)
 
 
-def get_work_queue_status() -> dict[str, Any]:
+@blocking(timeout_s=ANSWER_S)
+async def get_work_queue_status() -> dict[str, Any]:
     """What the queue holds, for code without a loop; None is what nobody knows."""
-
-    async def read() -> dict[str, Any]:
-        return await work_queue_status(await existing_engine())
-
-    return run_blocking(read(), timeout_s=ANSWER_S)
+    return await work_queue_status(await existing_engine())

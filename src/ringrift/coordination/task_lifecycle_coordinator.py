@@ -18,7 +18,7 @@ import psutil
 
 from ringrift.coordination.safeguards import get_task_admission
 from ringrift.engine.arguments import check_part
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import WorkItem, WorkState
 from ringrift.engine.run_reports import reported, reported_health
@@ -298,15 +298,12 @@ def wire_task_events(
     return coordinator
 
 
-def get_task_stats() -> dict[str, Any]:
+@blocking(timeout_s=ANSWER_S)
+async def get_task_stats() -> dict[str, Any]:
     """What runs, by type and node, and what became of the rest; for code without a loop.
 
     The same in every process; where there is no run and no task was registered, all of it is None.
     """
-    return run_blocking(_stored_stats(), timeout_s=ANSWER_S)
-
-
-async def _stored_stats() -> dict[str, Any]:
     if await existing_engine() is None:
         return {"by_type": {}, "by_node": {}, **dict.fromkeys(_UNKNOWN)}
     return await get_task_lifecycle_coordinator().stats()

@@ -7,13 +7,12 @@ code without a loop, and as a block.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ringrift.data.kv_records import one_per_process
-from ringrift.data.table_merge import Merged, RecordTable
 from ringrift.data.transactions import (
     MergeOperation,
     OperationType,
@@ -21,7 +20,7 @@ from ringrift.data.transactions import (
     TransactionRecord,
     TransactionState,
 )
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.errors import Conflict
 from ringrift.status import HealthCheckResult
 
@@ -46,46 +45,18 @@ WORK_S = 600.0
 class TransactionIsolation(TransactionLog):
     """The transactions of one process. The plain calls block; inside a loop use those on `_async`."""
 
-    def begin_transaction(
-        self,
-        source_host: str,
-        dest_host: str = "",
-        merge_type: str = "merge",
-        metadata: Mapping[str, str] | None = None,
-    ) -> str:
-        return run_blocking(self.begin_async(source_host, dest_host, merge_type, metadata))
-
-    def add_operation(
-        self,
-        name: str,
-        kind: OperationType | str,
-        dest_path: Path | str,
-        source_path: Path | str | None = None,
-        tables: Sequence[RecordTable] = (),
-    ) -> MergeOperation:
-        adding = self.add_operation_async(name, kind, dest_path, source_path, tables)
-        return run_blocking(adding, timeout_s=WORK_S)
-
-    def complete_operation(self, name: str, operation_id: str) -> MergeOperation:
-        return run_blocking(self.complete_operation_async(name, operation_id), timeout_s=WORK_S)
-
-    def prepare_commit(self, name: str) -> bool:
-        return run_blocking(self.prepare_async(name), timeout_s=WORK_S)
-
-    def commit(self, name: str) -> Merged:
-        return run_blocking(self.commit_async(name), timeout_s=WORK_S)
-
-    def rollback(self, name: str, reason: str = "") -> None:
-        run_blocking(self.rollback_async(name, reason), timeout_s=WORK_S)
-
-    def recover(self) -> list[TransactionRecord]:
-        return run_blocking(self.recover_async(), timeout_s=WORK_S)
-
-    def get_transaction(self, name: str) -> TransactionRecord | None:
-        return run_blocking(self.record_async(name))
+    begin_transaction = blocking(TransactionLog.begin_async)
+    add_operation = blocking(TransactionLog.add_operation_async, timeout_s=WORK_S)
+    complete_operation = blocking(TransactionLog.complete_operation_async, timeout_s=WORK_S)
+    prepare_commit = blocking(TransactionLog.prepare_async, timeout_s=WORK_S)
+    commit = blocking(TransactionLog.commit_async, timeout_s=WORK_S)
+    rollback = blocking(TransactionLog.rollback_async, timeout_s=WORK_S)
+    recover = blocking(TransactionLog.recover_async, timeout_s=WORK_S)
+    get_transaction = blocking(TransactionLog.record_async)
+    _all_records = blocking(TransactionLog.records_async)
 
     def get_stats(self) -> dict[str, Any]:
-        records, now_s = run_blocking(self.records_async()), self._runtime.now_s()
+        records, now_s = self._all_records(), self._runtime.now_s()
         lately = [item for item in records if now_s - item.updated_at < DAY_S]
         undone = (TransactionState.FAILED, TransactionState.ROLLED_BACK)
         return {

@@ -23,7 +23,7 @@ from ringrift.data.kv_records import KvRecords, kv_of, one_per_process
 from ringrift.data.manifest.store import ManifestStore
 from ringrift.data.transfer.deliveries import DeliveryLedger, DeliveryRecord, DeliveryStatus, delivery_id
 from ringrift.data.transfer.service import NAME as TRANSFER
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.encoding import is_digest
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import reported
@@ -374,7 +374,10 @@ class TransferVerifier(WiredCoordinator):
         )
 
     async def forget_quarantined_async(self) -> int:
-        """Drop the records of files that are no longer in quarantine; files are never deleted here."""
+        """Drop the records of files that are no longer in quarantine; files are never deleted here.
+
+        Those of transfers leave after 30 days anyway.
+        """
         records, gone = self.records, 0
         for record in await records.quarantined.all():
             if not await asyncio.to_thread(Path(record.quarantine_path).exists):
@@ -387,38 +390,16 @@ class TransferVerifier(WiredCoordinator):
 
     # --- without a loop -------------------------------------------------------------------------------
 
-    def record_transfer(self, source_path: Path | str, dest_path: Path | str, checksum: str = "") -> str:
-        return run_blocking(self.record_transfer_async(source_path, dest_path, checksum), timeout_s=WORK_S)
-
-    def verify_transfer(self, transfer_id: str, path: Path | str | None = None) -> bool:
-        return run_blocking(self.verify_transfer_async(transfer_id, path), timeout_s=WORK_S)
-
-    def get_transfer(self, transfer_id: str) -> TransferRecord:
-        return run_blocking(self.transfer_async(transfer_id))
-
-    def get_transfers(self) -> list[TransferRecord]:
-        return run_blocking(self.transfers_async())
-
-    def quarantine(self, path: Path | str, reason: str, metadata: Mapping[str, Any] | None = None) -> Path:
-        return run_blocking(self.quarantine_async(path, reason, metadata), timeout_s=WORK_S)
-
-    def record_batch(
-        self, records: Sequence[str | bytes | Mapping[str, Any]], ids: Sequence[str] = ()
-    ) -> str:
-        return run_blocking(self.record_batch_async(records, ids))
-
-    def verify_batch(self, batch_id: str, records: Sequence[str | bytes | Mapping[str, Any]]) -> bool:
-        return run_blocking(self.verify_batch_async(batch_id, records))
-
-    def get_quarantined(self) -> list[QuarantineRecord]:
-        return run_blocking(self.quarantined_async())
-
-    def cleanup(self) -> int:
-        """Drop records that speak of nothing any more; those of transfers leave after 30 days anyway."""
-        return run_blocking(self.forget_quarantined_async(), timeout_s=WORK_S)
-
-    def get_stats(self) -> dict[str, Any]:
-        return run_blocking(self.stats_async())
+    record_transfer = blocking(record_transfer_async, timeout_s=WORK_S)
+    verify_transfer = blocking(verify_transfer_async, timeout_s=WORK_S)
+    get_transfer = blocking(transfer_async)
+    get_transfers = blocking(transfers_async)
+    quarantine = blocking(quarantine_async, timeout_s=WORK_S)
+    record_batch = blocking(record_batch_async)
+    verify_batch = blocking(verify_batch_async)
+    get_quarantined = blocking(quarantined_async)
+    cleanup = blocking(forget_quarantined_async, timeout_s=WORK_S)
+    get_stats = blocking(stats_async)
 
     def health_check(self) -> HealthCheckResult:
         stats = self.get_stats()

@@ -2,6 +2,9 @@
 
 Every call that starts, stops, pauses or holds a daemon changes what is wanted; the supervisor does the rest.
 Calls are made on the event loop; status and probe calls may come from any thread.
+
+Where a run in another process has the daemons, starting and stopping one is a request to that run, and what
+cannot be asked of it is refused.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any, ClassVar, Self
 
+import msgspec
 import structlog
 
 from ringrift.daemons import registry as graph
@@ -28,6 +32,7 @@ from ringrift.daemons.registry import (
     row_faults,
     validate_registry,
 )
+from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb
 from ringrift.daemons.restarts import JsonLedger, LedgerStore, MemoryLedger, RestartLedger, RestartPolicy
 from ringrift.daemons.running import EntryPoint, Factory
 from ringrift.daemons.start_stop import Starter, StartResult, is_gone, stop_in_order, system_memory_percent
@@ -45,11 +50,15 @@ from ringrift.daemons.types import (
     daemon_types_of,
 )
 from ringrift.engine.arguments import check_seconds, refuse
-from ringrift.engine.blocking import loop_is_running
-from ringrift.engine.run_reports import answers_here
-from ringrift.errors import ConfigError
+from ringrift.engine.blocking import loop_is_running, run_blocking
+from ringrift.engine.leases import CONTROL_LEASE, lease_holder
+from ringrift.engine.opening import existing_engine
+from ringrift.engine.ports import KeyValue
+from ringrift.engine.run_reports import ControlHere, answers_here
+from ringrift.errors import ConfigError, Conflict
 from ringrift.events.router import get_router
 from ringrift.process import SingletonMixin, process_scope
+from ringrift.process_identity import user_name
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.task_owner import TaskOwner
@@ -117,6 +126,7 @@ class Registrar:
         if wrong := row_faults(spec):
             raise ConfigError(f"{daemon_type} cannot be registered: {wrong[0]}")
         unit = self._unit(spec, factory, **policy)
+        unit.is_own = True
         self._registry.add(spec)
         for name, value in info.items():
             setattr(unit.info, name, value)
@@ -313,26 +323,36 @@ class DaemonManager(DaemonReader, SingletonMixin):
 
     # --- starting and stopping ------------------------------------------------------------------------
 
-    async def start(self, daemon_type: DaemonType, wait_for_deps: bool = False) -> bool:  # noqa: FBT001, FBT002 - documented signature
+    async def start(self, daemon_type: DaemonType, wait_for_deps: bool = False, *, reason: str = "") -> bool:  # noqa: FBT001, FBT002 - documented signature
         """Start one daemon; False when it is not up afterwards, and `why` says why.
 
         One that needs others which do not run yet comes up with them. *wait_for_deps* starts those, too, and
-        waits for them, at most `dependency_wait_timeout`.
+        waits for them, at most `dependency_wait_timeout`. A run in another process is asked to, for *reason*;
+        it starts the daemon from then on, until somebody stops it.
         """
+        if (store := await self._store_of_run(daemon_type)) is not None:
+            wish = DaemonRequest(daemon=str(daemon_type), want=DaemonVerb.START, with_needs=wait_for_deps)
+            return await self._ask_run(store, wish, reason)
         self._open()
-        reason = self._starter.refusal(daemon_type)
-        if not reason:
-            reason = await self._starter.start(daemon_type, wait_for_deps=wait_for_deps)
-        if reason:
-            log.warning("daemons.not_started", daemon=str(daemon_type), reason=reason)
-            self._starter.note_refusal(daemon_type, reason)
-        return not reason
+        problem = self._starter.refusal(daemon_type)
+        if not problem:
+            problem = await self._starter.start(daemon_type, wait_for_deps=wait_for_deps)
+        if problem:
+            log.warning("daemons.not_started", daemon=str(daemon_type), reason=problem)
+            self._starter.note_refusal(daemon_type, problem)
+        return not problem
 
-    async def stop(self, daemon_type: DaemonType) -> bool:
-        """Stop one daemon for as long as nobody starts it; False if unknown or if it cannot be ended."""
+    async def stop(self, daemon_type: DaemonType, *, reason: str = "") -> bool:
+        """Stop one daemon for as long as nobody starts it; False if unknown or if it cannot be ended.
+
+        A run in another process is asked to, for *reason*; it holds the daemon down over its restarts, too.
+        """
         unit = self._supervisor.units.get(daemon_type)
         if unit is None:
             return False
+        if (store := await self._store_of_run(daemon_type)) is not None:
+            wish = DaemonRequest(daemon=str(daemon_type), want=DaemonVerb.STOP)
+            return await self._ask_run(store, wish, reason)
         unit.wanted = False
         run = unit.run
         if run is not None:
@@ -355,7 +375,6 @@ class DaemonManager(DaemonReader, SingletonMixin):
         Daemons that cannot run are left out with their reason. Raises `DependencyValidationError` when
         *types* lists a daemon without what it needs, `ValueError` for an unknown profile.
         """
-        self._open()
         if profile is not None:
             chosen = graph.profile_types(self._registry, profile)
         elif isinstance(types, str):
@@ -366,6 +385,9 @@ class DaemonManager(DaemonReader, SingletonMixin):
             graph.validate_dependency_graph(self._registry, chosen, running)
         else:
             chosen = list(self._supervisor.units)
+        if (elsewhere := await self._elsewhere(chosen)) is not None:
+            raise elsewhere
+        self._open()
         return await self._starter.start_many(chosen)
 
     async def start_profile(self, profile: str) -> StartResult:
@@ -376,6 +398,8 @@ class DaemonManager(DaemonReader, SingletonMixin):
         """Stop every daemon, dependents first; return which are really gone."""
         config = self.config
         everything = list(self._supervisor.units)
+        if not self._was_opened and (elsewhere := await self._elsewhere(everything)) is not None:
+            raise elsewhere
         return await self._stop(everything, config.shutdown_timeout, config.force_kill_timeout, ordered=True)
 
     async def shutdown(self, timeout: float | None = None, force: bool = False) -> None:  # noqa: FBT001, FBT002 - documented signature
@@ -402,6 +426,8 @@ class DaemonManager(DaemonReader, SingletonMixin):
         unit = self._supervisor.units.get(daemon_type)
         if unit is None or unit.phase is not Phase.ABSENT:
             return False
+        if await self.runs_elsewhere(daemon_type):
+            return not self.is_running(daemon_type) and await self.start(daemon_type)
         if unit.info.state is DaemonState.IMPORT_FAILED and not force:
             return False
         if force:
@@ -424,6 +450,8 @@ class DaemonManager(DaemonReader, SingletonMixin):
         unit = self._supervisor.units.get(daemon_type)
         if unit is None:
             return False
+        if not self._is_here and (elsewhere := run_blocking(self._elsewhere([daemon_type]))) is not None:
+            raise elsewhere
         if paused:
             unit.pauses[OPERATOR] = None
         else:
@@ -488,6 +516,48 @@ class DaemonManager(DaemonReader, SingletonMixin):
         log.error("daemons.alert", kind=kind, message=message)
         payload = {"alert_type": kind, "severity": "error", "message": message, "node_id": self.node_id}
         self._outbox.put("HEALTH_ALERT", payload)
+
+    # --- a run in another process ---------------------------------------------------------------------
+
+    async def runs_elsewhere(self, daemon_type: DaemonType) -> bool:
+        """Whether a run in another process has this daemon, so that the verbs are requests to that run."""
+        return await self._store_of_run(daemon_type) is not None
+
+    async def _store_of_run(self, daemon_type: DaemonType) -> KeyValue | None:
+        """Where the run that has this daemon is asked; None where this manager has it itself."""
+        unit = self._supervisor.units.get(daemon_type)
+        if self._is_here or (unit is not None and (unit.is_own or unit.wanted or unit.run is not None)):
+            return None
+        engine = await existing_engine()
+        holder = None if engine is None else await lease_holder(engine.kv, CONTROL_LEASE)
+        return None if engine is None or holder is None else engine.kv
+
+    @property
+    def _is_here(self) -> bool:
+        """Known without the store: this process is the run, or the manager is somebody's own."""
+        scope = process_scope()
+        return scope.peek(type(self)) is not self or scope.peek(ControlHere) is not None
+
+    async def _ask_run(self, store: KeyValue, wish: DaemonRequest, reason: str) -> bool:
+        """Have the run carry a request out; False if it cannot, or does not answer."""
+        asked = msgspec.structs.replace(wish, reason=reason, by=user_name(), at_s=self._runtime.now_s())
+        done = await DaemonRequests(store).answer(asked, self._runtime)
+        if done.done_s is not None and not done.problem:
+            return True
+        problem = done.problem or "the run has not answered; the request stands"
+        log.warning("daemons.request_failed", daemon=wish.daemon, want=str(wish.want), reason=problem)
+        self._starter.note_refusal(DaemonType(wish.daemon), problem)
+        return False
+
+    async def _elsewhere(self, types: Collection[DaemonType]) -> Conflict | None:
+        """The refusal of what cannot be asked of a run, if it has one of *types*."""
+        for daemon_type in () if self._is_here else types:
+            if await self.runs_elsewhere(daemon_type):
+                return Conflict(
+                    f"{daemon_type} and the other daemons of this data folder run in another process; start "
+                    "and stop ask that run for one of them, and `ringrift stop` ends the run"
+                )
+        return None
 
     # --- inside ---------------------------------------------------------------------------------------
 

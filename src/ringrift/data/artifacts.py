@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -71,6 +74,28 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     verifier: str = ""  # who read it: a transport, the scrubber, the worker that made it
 
 
+class Sized(Protocol):
+    @property
+    def size(self) -> int: ...
+
+
+S = TypeVar("S", bound=Sized)
+
+
+def in_batches(files: Iterable[S], *, files_max: int, bytes_max: float = math.inf) -> Iterator[list[S]]:
+    """Cut a list into bounded parts, in its order; a file above *bytes_max* is a part of its own."""
+    batch: list[S] = []
+    size = 0
+    for file in files:
+        if batch and (len(batch) >= files_max or size + file.size > bytes_max):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.size
+    if batch:
+        yield batch
+
+
 def check_words(card: Artifact) -> None:
     """Refuse a card from elsewhere whose words would upset a terminal or a path; raises `ConfigError`."""
     for word in (card.name, card.config, card.node):
@@ -80,7 +105,12 @@ def check_words(card: Artifact) -> None:
 
 def kinds_of(data_type: str) -> frozenset[ArtifactKind]:
     """Return the kinds that "games", "models", "npz" or "all" (or their singular) mean."""
-    known = DATA_TYPES.get(_SINGULAR.get(data_type, data_type))
-    if known is None:
+    return DATA_TYPES[data_type_named(data_type)]
+
+
+def data_type_named(data_type: str) -> str:
+    """Both "game" and "games" are understood; `ConfigError` for what is neither."""
+    known = _SINGULAR.get(data_type, data_type)
+    if known not in DATA_TYPES:
         raise ConfigError(f"data_type is {data_type!r}; it must be one of {', '.join(DATA_TYPES)}")
     return known

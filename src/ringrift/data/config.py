@@ -20,7 +20,6 @@ from ringrift.runtime import system_runtime
 # The `[nodes]` table.
 
 
-DATA_PORT = 8766
 # What becomes a word of a command line must not look like an option, nor carry a line break into a file.
 Word = Annotated[str, Meta(pattern=r"^(?!-)[^\x00-\x1f\x7f]*\Z", max_length=1_000)]
 Host = Annotated[str, Meta(pattern=r"^([A-Za-z0-9:\[][A-Za-z0-9.:%\[\]_-]*)?\Z", max_length=255)]

@@ -15,10 +15,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from ringrift.decoding import decode_as
+from ringrift.engine.encoding import NOT_NEEDED, decode_entry, decode_value
 from ringrift.engine.opening import engine_at, engine_on_demand
 from ringrift.engine.ports import Change, ChangePage, Entry, KeyValue, WriteGuard
-from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
+from ringrift.errors import AlreadyExists, ConfigError, RevisionMismatch, Unavailable
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 
@@ -30,10 +30,10 @@ AT_ONCE_MAX = 500
 
 
 class KvRecords(Generic[T]):
-    """Records of one type under one prefix."""
+    """Records of one type under one prefix. *advice* is what to do about one that cannot be read."""
 
-    def __init__(self, kv: KeyValue, prefix: str, kind: type[T]) -> None:
-        self._kv, self.prefix, self._kind = kv, prefix, kind
+    def __init__(self, kv: KeyValue, prefix: str, kind: type[T], *, advice: str = NOT_NEEDED) -> None:
+        self._kv, self.prefix, self._kind, self._advice = kv, prefix, kind, advice
 
     def key(self, name: str) -> str:
         return self.prefix + name
@@ -89,14 +89,36 @@ class KvRecords(Generic[T]):
         raise Unavailable(f"{self.key(name)!r} changes faster than it can be written")
 
     def read(self, entry: Entry) -> T:
-        try:
-            return decode_as(entry.value, self._kind)
-        except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
-            raise Corrupt(
-                entry.key,
-                found=f"this is no {self._kind.__name__} ({error})",
-                advice="Delete the key if it is not needed",
-            ) from None
+        return decode_entry(entry, self._kind, advice=self._advice)
+
+
+class KvHistory(KvRecords[T]):
+    """Records in the order of their time; they leave after *kept_s*, or sooner when there are very many."""
+
+    def __init__(
+        self,
+        kv: KeyValue,
+        runtime: Runtime,
+        prefix: str,
+        kind: type[T],
+        *,
+        kept_s: float,
+        records_max: int,
+        trim_every: int,
+    ) -> None:
+        super().__init__(kv, prefix, kind)
+        self._runtime, self._kept_s = runtime, kept_s
+        self._records_max, self._trim_every, self._written = records_max, trim_every, 0
+
+    async def add(self, record: T, *, at_s: float) -> None:
+        key = self.key(f"{round(at_s * 1e6):017d}-{self._runtime.new_id()}")
+        await self._kv.put(key, msgspec.json.encode(record, enc_hook=str), ttl_s=self._kept_s)
+        # Also after the first of each writer: many of them write a few and are gone.
+        if self._written % self._trim_every == 0:
+            entries = await self._kv.entries(self.prefix)
+            for entry in entries[: max(0, len(entries) - self._records_max)]:
+                await self._kv.delete(entry.key)
+        self._written += 1
 
 
 async def each(items: Iterable[A], call: Callable[[A], Awaitable[object]]) -> None:
@@ -172,8 +194,8 @@ class KvMirror(Generic[V]):
 class RecordsMirror(Generic[T]):
     """Records by the rest of their key."""
 
-    def __init__(self, prefix: str, read: Callable[[str, bytes], T]) -> None:
-        self._prefix, self._read = prefix, read
+    def __init__(self, prefix: str, kind: type[T], *, advice: str) -> None:
+        self._prefix, self._kind, self._advice = prefix, kind, advice
         self._records: dict[str, T] = {}
         self._view: Mapping[str, T] | None = None
 
@@ -183,7 +205,7 @@ class RecordsMirror(Generic[T]):
         if change.value is None:
             self._records.pop(name, None)
         else:
-            self._records[name] = self._read(change.key, change.value)
+            self._records[name] = decode_value(change.key, change.value, self._kind, advice=self._advice)
 
     def view(self) -> Mapping[str, T]:
         if self._view is None:

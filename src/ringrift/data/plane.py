@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
-from ringrift.data.artifacts import Artifact
+from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
 from ringrift.data.config import DataNode, DataNodes, has_ssh, read_nodes
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView
@@ -29,6 +29,7 @@ from ringrift.data.protection.promises import (
     open_holder,
 )
 from ringrift.data.protection.records import (
+    DecisionLog,
     Successor,
     Tombstone,
     mirror_heirs,
@@ -38,7 +39,14 @@ from ringrift.data.protection.records import (
 from ringrift.data.receive_main import ReceiveRequest
 from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.archive import archive_transports, open_archive
-from ringrift.data.transfer.contract import READ_BYTES_PER_S, Moved, Terms, TransferFailed, TransferProgress
+from ringrift.data.transfer.contract import (
+    READ_BYTES_PER_S,
+    Moved,
+    MoveOptions,
+    Terms,
+    TransferFailed,
+    TransferProgress,
+)
 from ringrift.data.transfer.http.client import HttpTransport
 from ringrift.data.transfer.http.wire import File, data_secret
 from ringrift.data.transfer.peers import SyncStallHandler
@@ -315,31 +323,16 @@ def assemble_transfers(
 class Transfers(Protocol):
     """Moves sealed files by whatever way works, and writes the receipts into the manifest.
 
-    *limit_bytes_per_s* holds this call below what its node and the line would allow; transports in *avoid*
-    are tried last. Both calls raise `TransferFailed` if the node cannot be reached in any way; the result
-    names single files that failed.
+    Both calls raise `TransferFailed` if the node cannot be reached in any way; the result names single files
+    that failed.
     """
 
     async def send(
-        self,
-        node: DataNode,
-        artifacts: Sequence[Artifact],
-        *,
-        priority: str = "normal",
-        terms: Terms | None = None,
-        limit_bytes_per_s: float | None = None,
-        avoid: Collection[str] = (),
+        self, node: DataNode, artifacts: Sequence[Artifact], **how: Unpack[MoveOptions]
     ) -> Moved: ...
 
     async def fetch(
-        self,
-        node: DataNode,
-        artifacts: Sequence[Artifact],
-        *,
-        priority: str = "normal",
-        terms: Terms | None = None,
-        limit_bytes_per_s: float | None = None,
-        avoid: Collection[str] = (),
+        self, node: DataNode, artifacts: Sequence[Artifact], **how: Unpack[MoveOptions]
     ) -> Moved: ...
 
     async def close(self) -> None:
@@ -382,6 +375,7 @@ class DataPlane:
         self.queue: WorkQueue = engine.queue
         self.blobs: Blobs = engine.blobs if blobs is None else blobs
         self.manifest = ManifestStore(engine.kv)
+        self.decisions = DecisionLog(engine.kv, runtime, node=self.nodes.this.name)
         self._index = ManifestIndex(engine.kv, runtime)
         self._tombstones = mirror_tombstones(engine.kv, runtime)
         self._heirs = mirror_heirs(engine.kv, runtime)
@@ -402,6 +396,18 @@ class DataPlane:
     async def view(self) -> ManifestView:
         """Return the manifest as it is now. All who look share one view and read only what changed."""
         return await self._index.refresh()
+
+    async def note_copy(self, digest: str, verifier: str, *, verified_s: float | None = None) -> None:
+        """Note that *verifier* read the whole of a file of this node and found it right: now, or then."""
+        size, now_s = await self.blobs.size(digest) or 0, self.runtime.now_s()
+        receipt = Receipt(
+            digest=digest,
+            node=self.this.name,
+            size=size,
+            verified_s=now_s if verified_s is None else verified_s,
+            verifier=verifier,
+        )
+        await self.manifest.add_receipts([receipt])
 
     async def tombstones(self) -> Mapping[str, Tombstone]:
         """Every copy that was given up, by the digest of the file."""
@@ -525,7 +531,7 @@ async def copy_artifacts(
             fetched = await transfers.fetch(plane.nodes[source], artifacts, priority=priority, terms=terms)
             if target == this:
                 return fetched
-            here = {receipt.digest for receipt in (*fetched.receipts, *fetched.already_there)}
+            here = fetched.arrived
             sent = await transfers.send(
                 plane.nodes[target],
                 [artifact for artifact in artifacts if artifact.digest in here],
@@ -534,17 +540,8 @@ async def copy_artifacts(
             )
     except TimeoutError:
         raise TransferFailed(f"{source} to {target} took more than {timeout_s:g} s") from None
-    return Moved(
-        receipts=sent.receipts,
-        already_there=sent.already_there,
-        failed=fetched.failed + sent.failed,
-        bytes_sent=fetched.bytes_sent + sent.bytes_sent,
-    )
-
-
-def arrived(moved: Moved) -> set[str]:
-    """What the receiver has verified, now or before."""
-    return {receipt.digest for receipt in (*moved.receipts, *moved.already_there)}
+    # What came to here is no receipt of the target.
+    return Moved(failed=fetched.failed, bytes_sent=fetched.bytes_sent) + sent
 
 
 # Daemons that work in cycles and can be woken for the next one.
@@ -555,6 +552,14 @@ def arrived(moved: Moved) -> set[str]:
 
 GATHER_S = 0.2  # events that come together are answered together
 WOKEN_EVERY_S = 10.0  # and a stream of them by one cycle in so long: each reads much of what the plane knows
+
+
+class DaemonParts(TypedDict, total=False):
+    """What a daemon of the data plane is given; by default it uses those of this process."""
+
+    plane: DataPlane | None
+    router: UnifiedEventRouter | None
+    runtime: Runtime | None
 
 
 class WakingDaemon(HandlerBase):
@@ -593,3 +598,56 @@ class WakingDaemon(HandlerBase):
             await self._runtime.sleep(max(GATHER_S, left_s))
             self._woken.clear()
         self._began_s = self._runtime.monotonic_s()
+
+
+class RetryRules(Protocol):
+    """When to try again what failed."""
+
+    @property
+    def alarm_after(self) -> int:
+        """After so many failures in a row a person should know."""
+        ...
+
+    def wait_s(self, failures: int) -> float: ...
+
+
+class _Failure(NamedTuple):
+    times: int
+    next_s: float
+    why: str
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Failures(Generic[K]):
+    """What failed and when it is tried again, by the monotonic clock. Bounded by what is open."""
+
+    def __init__(self, rules: RetryRules) -> None:
+        self.rules = rules
+        self._open: dict[K, _Failure] = {}
+
+    def failed(self, what: K, why: str, *, now_s: float) -> int:
+        """Return how often it failed in a row."""
+        count = self._open[what].times + 1 if what in self._open else 1
+        self._open[what] = _Failure(count, now_s + self.rules.wait_s(count), why)
+        return count
+
+    def succeeded(self, done: Iterable[K]) -> None:
+        for what in done:
+            self._open.pop(what, None)
+
+    def keep_only(self, asked: Collection[K]) -> None:
+        """Forget what is no longer asked for."""
+        self._open = {what: failure for what, failure in self._open.items() if what in asked}
+
+    def resting(self, now_s: float) -> frozenset[K]:
+        return frozenset(what for what, failure in self._open.items() if failure.next_s > now_s)
+
+    def alarming(self) -> dict[K, str]:
+        """What failed so often that a person should know."""
+        least = self.rules.alarm_after
+        return {what: failure.why for what, failure in self._open.items() if failure.times >= least}
+
+    def __len__(self) -> int:
+        return len(self._open)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 from ringrift.engine.arguments import check_wait
 from ringrift.errors import ConfigError, Unavailable
@@ -76,11 +76,25 @@ def run_blocking(work: Coroutine[Any, Any, T], *, timeout_s: float = 30.0) -> T:
     return process_scope().get(BackgroundLoop, BackgroundLoop).run(work, timeout_s=timeout_s)
 
 
-def blocking(call: Callable[P, Coroutine[Any, Any, T]], *, timeout_s: float = 30.0) -> Callable[P, T]:
-    """Return the twin of an async function for code without an event loop."""
+@overload
+def blocking(call: Callable[P, Coroutine[Any, Any, T]], *, timeout_s: float = 30.0) -> Callable[P, T]: ...
+
+
+@overload
+def blocking(*, timeout_s: float) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, T]]: ...
+
+
+def blocking(call: Any = None, *, timeout_s: float = 30.0) -> Any:
+    """Return the twin of an async function or method for code without an event loop.
+
+    `plain = blocking(in_a_loop)` where both have a name, and above the function as a decorator where only the
+    blocking one has. The whole body runs on the background loop, so nothing in it may block.
+    """
+    if call is None:
+        return functools.partial(blocking, timeout_s=timeout_s)
 
     @functools.wraps(call)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+    def run(*args: Any, **kwargs: Any) -> Any:
         return run_blocking(call(*args, **kwargs), timeout_s=timeout_s)
 
     return run

@@ -108,13 +108,20 @@ def decode_json(what: str, text: bytes) -> dict[str, Any]:
         raise Corrupt(what, found=f"its content is damaged ({error})", advice="Restore a backup") from None
 
 
-def decode_entry(entry: Entry, kind: type[T]) -> T:
+NOT_NEEDED = "Delete the key if it is not needed"
+
+
+def decode_entry(entry: Entry, kind: type[T], *, advice: str = NOT_NEEDED) -> T:
     """Read a value of the key-value store as *kind*; `Corrupt` with the key for anything else."""
+    return decode_value(entry.key, entry.value, kind, advice=advice)
+
+
+def decode_value(key: str, value: bytes, kind: type[T], *, advice: str = NOT_NEEDED) -> T:
     try:
-        return decode_as(entry.value, kind)
+        return decode_as(value, kind)
     except UNREADABLE as error:
         found = f"its value is no {kind.__name__} ({storable_text(error, chars_max=_ERROR_CHARS_MAX)})"
-        raise Corrupt(entry.key, found=found, advice="Delete the key if it is not needed") from None
+        raise Corrupt(key, found=found, advice=advice) from None
 
 
 def _depth(value: Any) -> int:

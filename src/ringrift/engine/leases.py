@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -22,6 +22,7 @@ from ringrift.engine.arguments import check_key, check_lease, check_seconds, che
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.limits import LEASE_S_MAX
 from ringrift.engine.ports import Entry, KeyValue
+from ringrift.engine.waiting import entry_changed
 from ringrift.errors import (
     AlreadyExists,
     ConfigError,
@@ -163,9 +164,7 @@ async def lease_changed(kv: KeyValue, name: str, *, timeout_s: float) -> None:
         async with asyncio.timeout(timeout_s):
             if (entry := await kv.get(key)) is None:
                 return
-            # From what was seen on: some stores begin to watch only when the first change is asked for.
-            async with aclosing(kv.watch(key, after=entry.revision)) as changes:
-                await anext(changes)
+            await entry_changed(kv, entry)
     except TimeoutError:
         return
 

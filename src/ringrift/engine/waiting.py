@@ -12,10 +12,11 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from typing import Protocol, TypeVar
 
 from ringrift.clock import ClockAnchor
+from ringrift.engine.ports import Entry, KeyValue
 from ringrift.runtime import Runtime
 
 # The engine's time: what leases, delays, expiry and ages are counted in.
@@ -163,3 +164,15 @@ async def wait_for_change(
             if again_s is not None:
                 pause_s = min(pause_s, max(0.0, again_s - clock.now_s()))
             await waiter.wait(runtime, pause_s)
+
+
+async def entry_changed(kv: KeyValue, entry: Entry) -> None:
+    """Wait until the value under a key is another than the caller saw.
+
+    Some stores begin to watch only when the first change is asked for, so it counts from what was seen. What
+    a store watches is a prefix: keys that only begin alike wake nobody.
+    """
+    async with aclosing(kv.watch(entry.key, after=entry.revision)) as changes:
+        async for change in changes:
+            if change.key == entry.key:
+                return

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError
 from ringrift.learning.facts.facts import RULES_TOPIC, AnyFact, JobIssued, Noted
@@ -104,11 +104,9 @@ class StoredRunReader:
         self._run: StoredRun | None = None
         self._revision = 0
 
-    def read(self) -> StoredRun | None:
+    @blocking(timeout_s=ANSWER_S)
+    async def read(self) -> StoredRun | None:
         """The run in the store as it is now; None if none was ever there. Waits for the store."""
-        return run_blocking(self._read(), timeout_s=ANSWER_S)
-
-    async def _read(self) -> StoredRun | None:
         engine = await self._engine()
         if engine is None:
             return None

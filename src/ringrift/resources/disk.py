@@ -19,14 +19,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import structlog
 
 from ringrift.daemons.child_process import keep_log_small
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.manifest.store import CopyView, DiskState, DiskStates
-from ringrift.data.plane import DataPlane, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, copy_artifacts
 from ringrift.data.protection.deletion import Deleter, DeletionRules
 from ringrift.data.protection.integrity import TAKEN, TAKEN_DIGEST_CHARS
 from ringrift.data.protection.records import Quarantine
@@ -197,19 +197,11 @@ class DiskSpaceManagerDaemon(WakingDaemon):
         self,
         *,
         copy_out: bool = False,
-        plane: DataPlane | None = None,
         rules: DiskRules | None = None,
         measure: Callable[[Path], DiskUsage] = disk_usage,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
+        **parts: Unpack[DaemonParts],
     ) -> None:
-        super().__init__(
-            COORDINATOR_NAME if copy_out else NAME,
-            interval_s=INTERVAL_S,
-            plane=plane,
-            router=router,
-            runtime=runtime,
-        )
+        super().__init__(COORDINATOR_NAME if copy_out else NAME, interval_s=INTERVAL_S, **parts)
         self.rules, self.copy_out, self._measure = rules or DiskRules(), copy_out, measure
         self.usage: DiskUsage | None = None
         self.level = DiskLevel.FINE

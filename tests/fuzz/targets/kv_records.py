@@ -18,10 +18,9 @@ from ringrift.coordination.transfer_verification import BatchChecksum, Quarantin
 from ringrift.daemons.requests import DaemonRequest
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.kv_records import KvRecords
-from ringrift.data.manifest.store import DiskState, _Away, read_entry
+from ringrift.data.manifest.store import DiskState, _Away
 from ringrift.data.protection.distribution import ModelRequest
 from ringrift.data.protection.records import DataDecision, QuarantineNote, Successor, Tombstone
-from ringrift.data.protection.records import _read as read_deletion
 from ringrift.data.sync.cluster_view import SyncRecord
 from ringrift.data.sync.mutex import SyncLockInfo
 from ringrift.data.transactions import TransactionRecord, _PathClaim
@@ -133,8 +132,6 @@ def run(data: bytes) -> None:
     entry = Entry(key="key", value=data, revision=1)
     readers: list[tuple[Any, Callable[[Entry], object]]] = [
         *((kind, KvRecords(None, "", kind).read) for kind in (*OF_THE_MANIFEST, *OF_DELETION, *OF_DATA)),
-        *((kind, lambda entry, kind=kind: read_entry("key", entry.value, kind)) for kind in OF_THE_MANIFEST),
-        *((kind, lambda entry, kind=kind: read_deletion("key", entry.value, kind)) for kind in OF_DELETION),
         *((kind, lambda entry, kind=kind: decode_entry(entry, kind)) for kind in OF_THE_ENGINE),
     ]
     for kind, read in readers:

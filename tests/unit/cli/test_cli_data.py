@@ -489,7 +489,7 @@ def test_a_machine_that_is_none_of_the_nodes_is_told_so(drive, monkeypatch):
 
 async def test_bars_follow_a_transfer():
     class Slow:
-        async def send(self, node, artifacts, *, priority, terms, limit_bytes_per_s, avoid):
+        async def send(self, node, artifacts, *, terms):
             await terms.on_progress(
                 TransferProgress(bytes_done=3, bytes_total=10, files_done=0, files_total=1)
             )

@@ -12,7 +12,8 @@ from ringrift.data.backup.archive import (
     merged,
     same_content,
 )
-from ringrift.data.backup.service import BackupRules, Failures, plan_backup, plan_import, plan_reverification
+from ringrift.data.backup.service import BackupRules, plan_backup, plan_import, plan_reverification
+from ringrift.data.plane import Failures
 
 DIGESTS = [f"{number:064x}" for number in range(20)]
 

@@ -260,6 +260,16 @@ async def test_decisions_are_bounded(monkeypatch):
     assert kept[-1].reason == "94"
 
 
+async def test_decisions_of_many_who_write_one_each_are_bounded(monkeypatch):
+    monkeypatch.setattr("ringrift.data.protection.records.DECISIONS_MAX", 20)
+    world = World(*nodes("a"))
+    for number in range(40):
+        world.runtime.advance(1.0)
+        await DecisionLog(world.planes["a"].kv, world.runtime, node="a").record("test", "tried", str(number))
+    kept = await DecisionLog(world.planes["a"].kv, world.runtime, node="a").recent(limit=DECISIONS_MAX)
+    assert [each.reason for each in kept] == [str(number) for number in range(20, 40)]
+
+
 def on_a_share():
     shared = (DataNode(name="a", nfs="share"), DataNode(name="b", nfs="share"))
     return World(*shared, *nodes("c", "d"))

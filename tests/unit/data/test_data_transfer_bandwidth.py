@@ -53,6 +53,13 @@ def test_no_transfer_gets_more_than_the_most():
     assert answer(ask(host_kbps=312_500, priority="critical"), [], LIMITS, 0.0).allocated_kbps == 150_000
 
 
+@pytest.mark.parametrize("priority", list(TransferPriority))
+def test_no_priority_is_too_low_for_the_slowest_line(priority):
+    slowest = LIMITS.min_kbps
+    got = answer(ask(host_kbps=slowest, priority=priority.value), [], LIMITS, 0.0)
+    assert got.allocated_kbps == slowest
+
+
 def test_what_is_left_of_a_host_goes_to_the_next_until_too_little_is_left():
     given_out = []
     for number in range(3):
@@ -187,6 +194,54 @@ def test_who_waits_gets_the_share_as_soon_as_it_comes_back():
         granted = sorted(task.result().granted for task in waiting)
         assert granted == [False, True]
         assert world.runtime.monotonic_s() == pytest.approx(60, abs=1)  # the other waited to its end
+
+    in_transfer_world(scenario)
+
+
+class GivenBackBefore:
+    """A store where a share comes back just before somebody looks for the second time."""
+
+    def __init__(self, kv, give_back):
+        self._kv, self._give_back, self._looks = kv, give_back, 0
+
+    def __getattr__(self, name):
+        return getattr(self._kv, name)
+
+    async def get(self, key):
+        self._looks += 1
+        if self._looks == 2:
+            await self._give_back()
+        return await self._kv.get(key)
+
+
+def test_a_share_that_comes_back_just_after_a_refusal_is_seen_at_once():
+    async def scenario(world):
+        line = manager(world)
+        first = await line.request_async("there")
+        kv = GivenBackBefore(world.kv, lambda: line.release_async(first.allocation_id))
+        late = BandwidthManager(kv=kv, runtime=world.runtime, nodes=DataNodes("here"))
+        assert (await late.request_async("there", wait_s=60)).granted
+        assert world.runtime.monotonic_s() < 1.0
+
+    in_transfer_world(scenario)
+
+
+def test_who_waits_looks_again_only_when_the_shares_of_its_own_node_change():
+    async def scenario(world):
+        line, looks = manager(world), []
+        await line.request_async("there")
+        other = BandwidthManager(kv=world.kv, runtime=world.runtime, nodes=DataNodes("here-2"))
+        await other.request_async("there")
+
+        class Counted(GivenBackBefore):
+            async def get(self, key):
+                looks.append(key)
+                await world.runtime.sleep(0.001)
+                return await world.kv.get(key)
+
+        late = BandwidthManager(kv=Counted(world.kv, None), runtime=world.runtime, nodes=DataNodes("here"))
+        assert not (await late.request_async("there", wait_s=5)).granted
+        assert len(looks) < 10
 
     in_transfer_world(scenario)
 

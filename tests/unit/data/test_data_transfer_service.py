@@ -1,7 +1,5 @@
 """What moves, by which way, and what is said about it."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from transfer_kit import in_transfer_world
@@ -393,7 +391,7 @@ def answers(world, *cards, **told):
             rest = [card for card in artifacts if card not in cards]
             moved = await as_ever(node, rest, terms) if rest else Moved()
             failed = tuple((card.digest, "a test") for card in cards)
-            return replace(moved, failed=failed, **told)
+            return msgspec.structs.replace(moved, failed=failed, **told)
 
         return send
 

@@ -348,3 +348,16 @@ def test_a_lease_that_is_freed_just_before_the_watch_begins_is_not_waited_for():
         assert runtime.monotonic_s() < 1.0
 
     simulate(main(), limit_s=1000)
+
+
+def test_a_lease_whose_name_begins_alike_wakes_nobody():
+    async def main():
+        runtime = SimulatedRuntime(hostname="a")
+        kv = memory_engine(runtime).kv
+        config = LeaseConfig(lease_s=500.0, renew_s=10.0)
+        for name in ("node1", "node10"):
+            assert await NamedLease(kv, runtime, name, holder="a", config=config).try_acquire()
+        await lease_changed(kv, "node1", timeout_s=100.0)
+        assert runtime.monotonic_s() >= 100.0
+
+    simulate(main(), limit_s=1000)

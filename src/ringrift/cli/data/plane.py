@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import click
 import msgspec
@@ -36,7 +36,7 @@ from ringrift.data.protection.inventory import look_everywhere
 from ringrift.data.protection.records import DeletionRecords, Quarantine
 from ringrift.data.protection.replication import RepairPlan, ReplicationRules, plan, take_snapshot
 from ringrift.data.protection.retention import read_held
-from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
+from ringrift.data.transfer.contract import Moved, MoveOptions, Terms, TransferProgress
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError
 from ringrift.settings import get_settings
@@ -68,52 +68,20 @@ class WatchedTransfers:
     def __init__(self, transfers: Transfers, progress: Progress) -> None:
         self._transfers, self._progress = transfers, progress
 
-    async def send(
-        self,
-        node: DataNode,
-        artifacts: Sequence[Artifact],
-        *,
-        priority: str = "normal",
-        terms: Terms | None = None,
-        limit_bytes_per_s: float | None = None,
-        avoid: Collection[str] = (),
-    ) -> Moved:
-        with self._bar(f"to {node.name}", artifacts, terms) as watched:
-            return await self._transfers.send(
-                node,
-                artifacts,
-                priority=priority,
-                terms=watched,
-                limit_bytes_per_s=limit_bytes_per_s,
-                avoid=avoid,
-            )
+    async def send(self, node: DataNode, artifacts: Sequence[Artifact], **how: Unpack[MoveOptions]) -> Moved:
+        with self._bar(f"to {node.name}", artifacts, how) as watched:
+            return await self._transfers.send(node, artifacts, **watched)
 
-    async def fetch(
-        self,
-        node: DataNode,
-        artifacts: Sequence[Artifact],
-        *,
-        priority: str = "normal",
-        terms: Terms | None = None,
-        limit_bytes_per_s: float | None = None,
-        avoid: Collection[str] = (),
-    ) -> Moved:
-        with self._bar(f"from {node.name}", artifacts, terms) as watched:
-            return await self._transfers.fetch(
-                node,
-                artifacts,
-                priority=priority,
-                terms=watched,
-                limit_bytes_per_s=limit_bytes_per_s,
-                avoid=avoid,
-            )
+    async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], **how: Unpack[MoveOptions]) -> Moved:
+        with self._bar(f"from {node.name}", artifacts, how) as watched:
+            return await self._transfers.fetch(node, artifacts, **watched)
 
     async def close(self) -> None:
         await self._transfers.close()
 
     @contextmanager
-    def _bar(self, title: str, artifacts: Sequence[Artifact], terms: Terms | None) -> Iterator[Terms]:
-        plain = terms or Terms()
+    def _bar(self, title: str, artifacts: Sequence[Artifact], how: MoveOptions) -> Iterator[MoveOptions]:
+        plain = how.get("terms", Terms())
         total = sum(artifact.size for artifact in artifacts)
         task = self._progress.add_task(title, total=total, files=f"0 of {len(artifacts)} files")
 
@@ -121,7 +89,7 @@ class WatchedTransfers:
             self._show(task, told)
             await plain.on_progress(told)
 
-        yield replace(plain, on_progress=on_progress)
+        yield {**how, "terms": replace(plain, on_progress=on_progress)}
 
     def _show(self, task: TaskID, told: TransferProgress) -> None:
         self._progress.update(

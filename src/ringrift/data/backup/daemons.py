@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import structlog
 
@@ -20,7 +20,6 @@ from ringrift.data.backup.service import (
     ArchiveBackup,
     BackupReport,
     BackupRules,
-    Failures,
     LastState,
     archives,
     plan_import,
@@ -29,7 +28,7 @@ from ringrift.data.backup.service import (
 )
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, Failures, WakingDaemon, copy_artifacts
 from ringrift.data.protection.distribution import digest_in
 from ringrift.data.protection.retention import read_champions
 from ringrift.errors import ConfigError, Unavailable
@@ -69,17 +68,10 @@ class ArchiveDaemon(WakingDaemon):
     target: ClassVar[str] = "s3"
     keeps_state: ClassVar[bool] = False  # also sends the state of the run
 
-    def __init__(
-        self,
-        *,
-        plane: DataPlane | None = None,
-        rules: BackupRules | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        super().__init__(self.daemon, interval_s=self.interval_s, plane=plane, router=router, runtime=runtime)
+    def __init__(self, *, rules: BackupRules | None = None, **parts: Unpack[DaemonParts]) -> None:
+        super().__init__(self.daemon, interval_s=self.interval_s, **parts)
         self.rules = rules or BackupRules()
-        self.failures: dict[str, Failures] = {}  # by archive
+        self.failures: dict[str, Failures[str]] = {}  # by archive
         self.waiting: dict[str, str] = {}  # archives that do not answer, and why
         self.lacking: dict[str, int] = {}  # files that an archive still lacks
         self.damaged: dict[str, dict[str, str]] = {}  # by archive: files that lack parts there
@@ -167,7 +159,9 @@ class ArchiveDaemon(WakingDaemon):
         self.lacking[backup.archive.name] = len(every) - len(due) + len(report.failed)
         return report
 
-    async def _sent(self, backup: ArchiveBackup, due: list[Artifact], failures: Failures) -> BackupReport:
+    async def _sent(
+        self, backup: ArchiveBackup, due: list[Artifact], failures: Failures[str]
+    ) -> BackupReport:
         if not due:
             return BackupReport(archive=backup.archive.name)
         try:
@@ -313,9 +307,9 @@ class DriveBackupDaemon(ArchiveDaemon):
             except Unavailable as error:
                 log.warning("backup.source_away", node=source, error=error.what)
                 continue
-            got = arrived(moved)
-            files += len(got)
-            size += sum(card.size for card in batch if card.digest in got)
+            here = moved.arrived
+            files += len(here)
+            size += sum(card.size for card in batch if card.digest in here)
         return files, size
 
 

@@ -31,10 +31,10 @@ import structlog
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.backup.archive import STATES, ArchivedFile, ArchiveObjects, ArchivePart, decode, encode
 from ringrift.data.files import check_database, prepare_database_for_transfer
-from ringrift.data.manifest.store import ARTIFACTS, LOCATIONS, read_entry
+from ringrift.data.manifest.store import ARTIFACTS, LOCATIONS
 from ringrift.data.protection.records import TOMBSTONES, Tombstone
 from ringrift.data.protection.retention import CHAMPIONS
-from ringrift.engine.encoding import is_digest
+from ringrift.engine.encoding import decode_value, is_digest
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.sqlite.files import check_ours
@@ -234,7 +234,7 @@ def _facts(db: sqlite3.Connection) -> tuple[dict[str, int], set[str]]:
 
 
 def _given_up(db: sqlite3.Connection, node: str) -> frozenset[str]:
-    stones = (read_entry(key, value, Tombstone) for key, value in _entries(db, TOMBSTONES))
+    stones = (decode_value(key, value, Tombstone) for key, value in _entries(db, TOMBSTONES))
     return frozenset(stone.digest for stone in stones if node in stone.nodes)
 
 

@@ -29,7 +29,7 @@ from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane
-from ringrift.data.protection.records import DecisionLog, set_damaged_aside
+from ringrift.data.protection.records import set_damaged_aside
 from ringrift.data.transfer.archive import open_archive
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
 from ringrift.engine.sqlite.blobs import digest_of
@@ -154,46 +154,6 @@ def _rank(kind: ArtifactKind) -> int:
     return _FIRST.index(kind) if kind in _FIRST else len(_FIRST)
 
 
-@dataclass(slots=True)
-class _Failure:
-    count: int = 0
-    next_s: float = 0.0
-    why: str = ""
-
-
-@dataclass(slots=True)
-class Failures:
-    """What failed and when it is tried again, by the monotonic clock. Bounded by what is open."""
-
-    rules: BackupRules
-    _open: dict[str, _Failure] = field(default_factory=dict)
-
-    def failed(self, digest: str, why: str, *, now_s: float) -> None:
-        failure = self._open.setdefault(digest, _Failure())
-        failure.count += 1
-        failure.why, failure.next_s = why, now_s + self.rules.wait_s(failure.count)
-
-    def succeeded(self, digests: Iterable[str]) -> None:
-        for digest in digests:
-            self._open.pop(digest, None)
-
-    def keep_only(self, digests: Collection[str]) -> None:
-        """Forget what is no longer asked for."""
-        self._open = {digest: failure for digest, failure in self._open.items() if digest in digests}
-
-    def resting(self, now_s: float) -> frozenset[str]:
-        return frozenset(digest for digest, failure in self._open.items() if failure.next_s > now_s)
-
-    def alarming(self) -> dict[str, str]:
-        """What failed so often that a person should know."""
-        return {
-            d: failure.why for d, failure in self._open.items() if failure.count >= self.rules.alarm_after
-        }
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-
 # Carrying it out.
 
 
@@ -258,7 +218,6 @@ class ArchiveBackup:
         self.plane, self.archive, self.rules = plane, archive, rules or BackupRules()
         self.index = ArchiveIndex(open_archive(archive, plane.runtime))
         self.states = StateArchive(self.index.objects)
-        self._decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
 
     async def prepare(self) -> bool:
         """Make an empty drive an archive; False if it is one, or needs no preparation."""
@@ -412,11 +371,7 @@ class ArchiveBackup:
         except Corrupt as error:
             await set_damaged_aside(self.plane, digest, f"found damaged by a restore: {error.found}")
             return False
-        now_s, this = self.plane.runtime.now_s(), self.plane.this.name
-        receipt = Receipt(
-            digest=digest, node=this, size=card.artifact.size, verified_s=now_s, verifier="restore"
-        )
-        await self.plane.manifest.add_receipts([receipt])
+        await self.plane.note_copy(digest, "restore")
         report.already += 1
         return True
 
@@ -498,7 +453,7 @@ class ArchiveBackup:
         return await self.plane.blobs.path(digest)
 
     async def _note(self, action: str, report: BackupReport) -> None:
-        await self._decisions.record(
+        await self.plane.decisions.record(
             PART,
             action,
             f"{report.files} files, {report.already} were there, {len(report.failed)} failed",

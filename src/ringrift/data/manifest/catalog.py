@@ -14,8 +14,7 @@ from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane
 from ringrift.data.transfer.receiving import ArrivedFile, MetadataFolder
-from ringrift.decoding import decode_as
-from ringrift.engine.encoding import UNREADABLE
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import EndedWork, WorkState
 from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.engine.sqlite.faults import translated_errors
@@ -108,24 +107,14 @@ class Cataloguer:
                 continue  # a look at the whole store finds damage
             this, size = plane.this.name, await plane.blobs.size(digest) or 0
             await plane.manifest.register([card_of_record(job, digest, size, node=this)])
-            now_s = plane.runtime.now_s()
-            receipt = Receipt(digest=digest, node=this, size=size, verified_s=now_s, verifier=VERIFIER)
-            await plane.manifest.add_receipts([receipt])
+            await plane.note_copy(digest, VERIFIER)
             found += 1
         return found
 
     async def _cursor(self) -> int:
         entry = await self._plane.kv.get(self._key)
-        if entry is None:
-            return 0
-        try:
-            return decode_as(entry.value, CatalogueCursor).number
-        except UNREADABLE as error:
-            raise Corrupt(
-                self._key,
-                found=f"this is no cursor ({error})",
-                advice="Delete the key: all ends are read anew",
-            ) from None
+        advice = "Delete the key: all ends are read anew"
+        return 0 if entry is None else decode_entry(entry, CatalogueCursor, advice=advice).number
 
     async def _take(self, ended: Sequence[EndedWork]) -> Catalogued:
         made = [

@@ -28,7 +28,6 @@ __all__ = ["NPZValidationResult", "check_dataset", "quick_npz_check", "validate_
 POSITIONS = ("features", "states")  # one of them is needed
 VALUES = "values"
 COUNTED = (*POSITIONS, VALUES)
-CHECKSUMS = "checksums"
 _PLAIN_KINDS = frozenset("fiub")  # float, int, unsigned, bool
 
 

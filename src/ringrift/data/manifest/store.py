@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import msgspec
 import structlog
@@ -20,10 +18,9 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import DataNodes
 from ringrift.data.kv_records import KvMirror, KvRecords, each
 from ringrift.data.protection.records import Tombstone
-from ringrift.decoding import decode_as
-from ringrift.engine.encoding import check_digest
+from ringrift.engine.encoding import check_digest, decode_value
 from ringrift.engine.ports import Change, EventLog, KeyValue, LogRecord
-from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
+from ringrift.errors import ConfigError, Corrupt, RevisionMismatch, Unavailable
 from ringrift.events.event import RouterEvent, decode_body
 from ringrift.events.subscriptions import Callback
 from ringrift.runtime import Runtime
@@ -31,9 +28,8 @@ from ringrift.runtime import Runtime
 # What exists and where verified copies are: one key per artifact, one per copy.
 
 
-T = TypeVar("T")
-
 ARTIFACTS, LOCATIONS = "artifacts/", "locations/"
+ADVICE = "Delete the key; `ringrift data verify` registers the file again"
 
 
 class ManifestStore:
@@ -41,6 +37,8 @@ class ManifestStore:
 
     def __init__(self, kv: KeyValue) -> None:
         self._kv = kv
+        self._cards = KvRecords(kv, ARTIFACTS, Artifact, advice=ADVICE)
+        self._receipts = KvRecords(kv, LOCATIONS, Receipt, advice=ADVICE)
 
     async def register(self, artifacts: Iterable[Artifact]) -> int:
         """Note artifacts; return how many were new. The bytes go first, this comes last."""
@@ -51,38 +49,36 @@ class ManifestStore:
         new: set[str] = set()
 
         async def create(artifact: Artifact) -> None:
-            with suppress(AlreadyExists):
-                await self._kv.create(_card(artifact.digest), msgspec.json.encode(artifact))
+            if await self._cards.create(checked(artifact.digest), artifact):
                 new.add(artifact.digest)
 
         await each(artifacts, create)
         return new
 
     async def artifact(self, digest: str) -> Artifact | None:
-        entry = await self._kv.get(_card(digest))
-        return None if entry is None else read_entry(entry.key, entry.value, Artifact)
+        return await self._cards.get(checked(digest))
 
     async def artifacts(self) -> list[Artifact]:
-        return [read_entry(entry.key, entry.value, Artifact) for entry in await self._kv.entries(ARTIFACTS)]
+        return await self._cards.all()
 
     async def forget(self, digest: str) -> bool:
         """Drop the card of an artifact that has no copy any more."""
-        return await self._kv.delete(_card(digest))
+        return await self._cards.delete(checked(digest))
 
     async def add_receipts(self, receipts: Sequence[Receipt]) -> None:
         async def put(receipt: Receipt) -> None:
-            await self._kv.put(_location(receipt.digest, receipt.node), msgspec.json.encode(receipt))
+            await self._receipts.put(_place(receipt.digest, receipt.node), receipt)
 
         await each(receipts, put)
 
     async def drop_copy(self, digest: str, node: str) -> bool:
         """A node no longer has the file, or it was found bad there."""
-        return await self._kv.delete(_location(digest, node))
+        return await self._receipts.delete(_place(digest, node))
 
     async def drop_copy_read_before(self, time_s: float, digest: str, node: str) -> bool:
         """The same, as of *time_s*: a receipt from later is of a copy that came since."""
-        entry = await self._kv.get(_location(digest, node))
-        if entry is None or read_entry(entry.key, entry.value, Receipt).verified_s >= time_s:
+        entry = await self._kv.get(self._receipts.key(_place(digest, node)))
+        if entry is None or self._receipts.read(entry).verified_s >= time_s:
             return False
         try:
             return await self._kv.delete(entry.key, revision=entry.revision)
@@ -90,33 +86,19 @@ class ManifestStore:
             return False  # it was just renewed
 
     async def copies(self, digest: str) -> list[Receipt]:
-        entries = await self._kv.entries(_location(digest, ""))
-        return [read_entry(entry.key, entry.value, Receipt) for entry in entries]
+        return await self._receipts.all(_place(digest, ""))
 
     async def receipts(self) -> list[Receipt]:
-        return [read_entry(entry.key, entry.value, Receipt) for entry in await self._kv.entries(LOCATIONS)]
+        return await self._receipts.all()
 
 
-def _card(digest: str) -> str:
+def checked(digest: str) -> str:
     check_digest(digest)
-    return ARTIFACTS + digest
+    return digest
 
 
-def _location(digest: str, node: str) -> str:
-    check_digest(digest)
-    return f"{LOCATIONS}{digest}/{node}"
-
-
-def read_entry(key: str, value: bytes, kind: type[T]) -> T:
-    """Decode one entry of the manifest; `Corrupt` names the key of one that cannot be read."""
-    try:
-        return decode_as(value, kind)
-    except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
-        raise Corrupt(
-            key,
-            found=f"this entry of the manifest cannot be read ({error})",
-            advice="Delete the key; `ringrift data verify` registers the file again",
-        ) from None
+def _place(digest: str, node: str) -> str:
+    return f"{checked(digest)}/{node}"
 
 
 # The manifest as a local mirror: which files exist, who holds verified copies, what is missing where.
@@ -224,7 +206,7 @@ class _ManifestMirror:
         if change.value is None:
             self._artifacts.pop(digest, None)
             return
-        card = read_entry(change.key, change.value, Artifact)
+        card = decode_value(change.key, change.value, Artifact, advice=ADVICE)
         self._artifacts[card.digest] = replace(
             card, config=self._once(card.config), node=self._once(card.node)
         )
@@ -232,7 +214,7 @@ class _ManifestMirror:
     def _apply_receipt(self, change: Change, digest: str, node: str) -> None:
         places = {name: each for name, each in self._copies.get(digest, {}).items() if name != node}
         if change.value is not None:
-            receipt = read_entry(change.key, change.value, Receipt)
+            receipt = decode_value(change.key, change.value, Receipt, advice=ADVICE)
             card = self._artifacts.get(digest)
             name, verifier = self._once(node), self._once(receipt.verifier)
             digest = digest if card is None else card.digest

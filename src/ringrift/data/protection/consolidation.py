@@ -11,13 +11,13 @@ import hashlib
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.plane import DataPlane, WakingDaemon
+from ringrift.data.artifacts import Artifact, ArtifactKind
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
 from ringrift.data.protection.deletion import Deleter, DeletionRules
 from ringrift.data.protection.records import DeletionRecords, Quarantine, Successor
 from ringrift.data.protection.replication import holders
@@ -137,17 +137,8 @@ class ConsolidationDaemon(WakingDaemon):
     capability: ClassVar[str] = "consolidation"
     emits: ClassVar[tuple[str, ...]] = ("CONSOLIDATION_STARTED", "CONSOLIDATION_COMPLETE")
 
-    def __init__(
-        self,
-        *,
-        plane: DataPlane | None = None,
-        rules: ConsolidationRules | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        super().__init__(
-            "data_consolidation", interval_s=INTERVAL_S, plane=plane, router=router, runtime=runtime
-        )
+    def __init__(self, *, rules: ConsolidationRules | None = None, **parts: Unpack[DaemonParts]) -> None:
+        super().__init__("data_consolidation", interval_s=INTERVAL_S, **parts)
         self.rules = rules or ConsolidationRules()
         self._ordered_s: dict[str, float] = {}
         self.merged_shards = self.merged_games = self.sources_deleted = 0
@@ -271,14 +262,7 @@ class ConsolidationDaemon(WakingDaemon):
             return  # another node's worker made it; its own receipt says so
         begun_s = plane.runtime.now_s()
         await plane.blobs.verify(made.digest)
-        receipt = Receipt(
-            digest=made.digest,
-            node=plane.this.name,
-            size=made.size_bytes,
-            verified_s=begun_s,
-            verifier=PART,
-        )
-        await plane.manifest.add_receipts([receipt])
+        await plane.note_copy(made.digest, PART, verified_s=begun_s)
 
     # --- letting go -----------------------------------------------------------------------------------
 

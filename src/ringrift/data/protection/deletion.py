@@ -26,7 +26,6 @@ from ringrift.data.protection.inventory import learn_from_answer
 from ringrift.data.protection.promise_store import BEING_DELETED
 from ringrift.data.protection.promises import KEEP_S, KeepAnswer, KeepRequest, KeptFile, ReleaseRequest
 from ringrift.data.protection.records import (
-    DecisionLog,
     DeletionRecords,
     GivenUp,
     GivingUp,
@@ -210,7 +209,7 @@ class Deleter:
         # Nodes that did not answer: why, and when they are asked again.
         self._silent: dict[str, tuple[str, float]] = {}
         self._refusals: Counter[str] = Counter()
-        self.decisions = DecisionLog(plane.kv, plane.runtime, node=self._node)
+        self.decisions = plane.decisions
 
     async def examine(
         self,
@@ -519,7 +518,7 @@ class Deleter:
     async def _take_back(self, digest: str) -> None:
         """Keep the copy after all. A crash may have dropped its receipt, so it is read before it counts."""
         # As of when reading began: if another process of this node deletes it meanwhile, that is newer.
-        begun_s, size = self._plane.runtime.now_s(), await self._plane.blobs.size(digest) or 0
+        begun_s = self._plane.runtime.now_s()
         try:
             await self._plane.blobs.verify(digest)
         except KeyError:
@@ -529,8 +528,7 @@ class Deleter:
             await self._records.change(digest, self._without_decision)
             return
         await self._records.change(digest, self._without_decision)
-        receipt = Receipt(digest=digest, node=self._node, size=size, verified_s=begun_s, verifier=PART)
-        await self._plane.manifest.add_receipts([receipt])
+        await self._plane.note_copy(digest, PART, verified_s=begun_s)
 
     def _without_decision(self, tombstone: Tombstone) -> Tombstone:
         """What was carried out meanwhile stays recorded."""

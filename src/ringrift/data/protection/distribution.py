@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, Unpack
 
 import msgspec
 import structlog
@@ -22,8 +22,8 @@ from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checks
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
-from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
-from ringrift.data.protection.records import DecisionLog, Tombstone
+from ringrift.data.plane import DaemonParts, DataPlane, Failures, WakingDaemon, copy_artifacts
+from ringrift.data.protection.records import Tombstone
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError, Corrupt, RingRiftError
@@ -96,21 +96,19 @@ def _what(facts: FileFacts) -> str:
 async def _registered(plane: DataPlane, name: str, digest: str, facts: FileFacts, *, config: str) -> Artifact:
     if (known := await plane.manifest.artifact(digest)) is not None:
         return known
-    now_s, size, this = plane.runtime.now_s(), await plane.blobs.size(digest) or 0, plane.this.name
     card = Artifact(
         digest=digest,
-        size=size,
+        size=await plane.blobs.size(digest) or 0,
         kind=facts.kind,
         name=name,
         config=facts.config or config,
-        node=this,
+        node=plane.this.name,
         games=facts.games,
         rows=facts.rows,
-        created_s=now_s,
+        created_s=plane.runtime.now_s(),
     )
     await plane.manifest.register([card])
-    receipt = Receipt(digest=digest, node=this, size=size, verified_s=now_s, verifier=VERIFIER)
-    await plane.manifest.add_receipts([receipt])
+    await plane.note_copy(digest, VERIFIER)
     log.info("intake.taken", name=name, digest=digest, kind=facts.kind.value, config=card.config)
     return card
 
@@ -145,6 +143,10 @@ class DistributionRules:
     def __post_init__(self) -> None:
         if min(self.nodes_promotion, self.nodes_evaluation, self.tries, self.parallel) < 1:
             raise ConfigError("node counts, tries and parallel must be at least 1")
+
+    @property
+    def alarm_after(self) -> int:
+        return self.tries
 
     def wait_s(self, failures: int) -> float:
         """How long to leave a node alone after this many failures in a row."""
@@ -355,13 +357,6 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     priority: str = "high"
 
 
-@dataclass(slots=True)
-class _Tries:
-    failures: int = 0
-    next_s: float = 0.0
-    error: str = ""
-
-
 class DistributionDaemon(WakingDaemon):
     """Brings files to nodes until they confirm."""
 
@@ -377,18 +372,14 @@ class DistributionDaemon(WakingDaemon):
         self,
         kinds: Iterable[str] = ("models", "npz"),
         *,
-        plane: DataPlane | None = None,
         rules: DistributionRules | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
+        **parts: Unpack[DaemonParts],
     ) -> None:
-        super().__init__(
-            "model_distribution", interval_s=INTERVAL_S, plane=plane, router=router, runtime=runtime
-        )
+        super().__init__("model_distribution", interval_s=INTERVAL_S, **parts)
         self.rules, self.kinds = rules or DistributionRules(), frozenset(kinds)
         self.away = AwayNodes(self._runtime)
         self.standings: dict[str, Standing] = {}
-        self._tries: dict[tuple[str, str], _Tries] = {}
+        self._failures: Failures[tuple[str, str]] = Failures(self.rules)  # (want, node)
         self._prefetched = ""  # the training that this was last done for
         self._told: dict[tuple[str, str], float] = {}  # (want, what): when; also when a want began
 
@@ -452,8 +443,7 @@ class DistributionDaemon(WakingDaemon):
             return (await take_offered(plane, path, kind=ArtifactKind.MODEL, config=config)).digest
         except (ConfigError, Corrupt, FileUnreadable) as error:
             log.warning("distribution.model_refused", event_type=event.event_type, error=str(error))
-            decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
-            await decisions.record("distribution", "refused", str(error), event=event.event_type)
+            await plane.decisions.record("distribution", "refused", str(error), event=event.event_type)
             return None
 
     def _on_progress(self, event: RouterEvent) -> None:
@@ -462,7 +452,7 @@ class DistributionDaemon(WakingDaemon):
         job = str(event.payload.get("job_id"))
         if done and total and done >= PREFETCH_SHARE * total and job != self._prefetched:
             self._prefetched = job
-            self._tries.clear()  # nodes that failed before are tried once more
+            self._failures.keep_only(())  # nodes that failed before are tried once more
             self.wake()
 
     async def _on_corrupted(self, event: RouterEvent) -> None:
@@ -495,8 +485,6 @@ class DistributionDaemon(WakingDaemon):
         return KvRecords(plane.kv, REQUESTS, ModelRequest)
 
     async def _read_state(self, plane: DataPlane) -> DistributionState:
-        now_s = self._runtime.monotonic_s()
-        resting = frozenset(key for key, tries in self._tries.items() if tries.next_s > now_s)
         manifest = await plane.view()
         return DistributionState(
             artifacts=manifest.artifacts,
@@ -505,7 +493,7 @@ class DistributionDaemon(WakingDaemon):
             tombstones=await plane.tombstones(),
             away=self.away.now(),
             disk_percent=await DiskStates(plane.kv).used_percent(),
-            resting=resting,
+            resting=self._failures.resting(self._runtime.monotonic_s()),
         )
 
     async def _wants(self, plane: DataPlane, state: DistributionState) -> list[Want]:
@@ -536,12 +524,10 @@ class DistributionDaemon(WakingDaemon):
             error = await self._try(plane, delivery)
         key = (delivery.want.name, delivery.target)
         if not error:
-            self._tries.pop(key, None)
+            self._failures.succeeded([key])
             return
-        tries = self._tries.setdefault(key, _Tries())
-        tries.failures, tries.error = tries.failures + 1, error
-        tries.next_s = self._runtime.monotonic_s() + self.rules.wait_s(tries.failures)
-        log.warning("distribution.failed", node=delivery.target, error=error, failures=tries.failures)
+        failures = self._failures.failed(key, error, now_s=self._runtime.monotonic_s())
+        log.warning("distribution.failed", node=delivery.target, error=error, failures=failures)
 
     async def _try(self, plane: DataPlane, delivery: NodeDelivery) -> str:
         try:
@@ -555,9 +541,7 @@ class DistributionDaemon(WakingDaemon):
             )
         except RingRiftError as fault:
             return str(fault)
-        here = arrived(moved)
-        missing = [each.digest for each in delivery.artifacts if each.digest not in here]
-        return "; ".join(dict(moved.failed).get(digest, "no receipt came back") for digest in missing)
+        return "; ".join(moved.missing(each.digest for each in delivery.artifacts).values())
 
     # --- what it tells --------------------------------------------------------------------------------
 
@@ -580,11 +564,12 @@ class DistributionDaemon(WakingDaemon):
                 "duration_seconds": waited_s,
             }
             await self._publish("MODEL_DISTRIBUTION_COMPLETE", standing, payload)
+        alarming = self._failures.alarming()
         given_up = {
-            node: self._tries[want.name, node] for node in standing.missing if self._gave_up(want, node)
+            node: alarming[want.name, node] for node in standing.missing if (want.name, node) in alarming
         }
         if given_up and self._is_first(standing, "failed"):
-            error = "; ".join(f"{node}: {tries.error}" for node, tries in given_up.items())
+            error = "; ".join(f"{node}: {why}" for node, why in given_up.items())
             await self._publish(
                 "MODEL_DISTRIBUTION_FAILED", standing, {"error": error, "failed_nodes": list(given_up)}
             )
@@ -596,10 +581,6 @@ class DistributionDaemon(WakingDaemon):
                 "timeout_seconds": self.rules.timeout_s,
             }
             await self.router.publish("DISTRIBUTION_INCOMPLETE", payload, self.name)
-
-    def _gave_up(self, want: Want, node: str) -> bool:
-        tries = self._tries.get((want.name, node))
-        return tries is not None and tries.failures >= self.rules.tries
 
     def _is_first(self, standing: Standing, what: str) -> bool:
         key = (standing.want.name, what)
@@ -615,7 +596,7 @@ class DistributionDaemon(WakingDaemon):
     def _forget(self, standings: list[Standing]) -> None:
         """Keep notes of present wants only, and of not too many."""
         present = {each.want.name for each in standings}
-        self._tries = {key: tries for key, tries in self._tries.items() if key[0] in present}
+        self._failures.keep_only({(each.want.name, node) for each in standings for node in each.missing})
         for key in [key for key in self._told if key[0] not in present][:_REMEMBERED_MAX]:
             del self._told[key]
 

@@ -11,15 +11,15 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import structlog
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.manifest.catalog import take_over_arrivals
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import games_in
-from ringrift.data.plane import DataPlane, WakingDaemon
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
 from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.inventory import (
     Scrubbed,
@@ -28,7 +28,7 @@ from ringrift.data.protection.inventory import (
     look_here,
     scrub,
 )
-from ringrift.data.protection.records import PART, DecisionLog, GivingUp, Quarantine, Tombstone
+from ringrift.data.protection.records import PART, GivingUp, Quarantine, Tombstone
 from ringrift.data.protection.retention import read_held
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.events.subscriptions import Callback
@@ -127,10 +127,9 @@ async def _register(plane: DataPlane, digest: str, facts: FileFacts) -> Artifact
     if facts.problem:
         raise Corrupt(digest, found=facts.problem, advice="Look at it with `ringrift data show`")
     made_s = now_s if path is None else (await asyncio.to_thread(path.stat)).st_mtime
-    size = await plane.blobs.size(digest) or 0
     artifact = Artifact(
         digest=digest,
-        size=size,
+        size=await plane.blobs.size(digest) or 0,
         kind=facts.kind,
         name=f"orphan-{digest[:12]}",
         config=facts.config,
@@ -140,8 +139,7 @@ async def _register(plane: DataPlane, digest: str, facts: FileFacts) -> Artifact
         created_s=made_s,
     )
     await plane.manifest.register([artifact])
-    receipt = Receipt(digest=digest, node=plane.this.name, size=size, verified_s=now_s, verifier=VERIFIER)
-    await plane.manifest.add_receipts([receipt])
+    await plane.note_copy(digest, VERIFIER, verified_s=now_s)
     return artifact
 
 
@@ -188,16 +186,8 @@ class OrphanDetectionDaemon(WakingDaemon):
     emits: ClassVar[tuple[str, ...]] = ("ORPHAN_GAMES_DETECTED", "ORPHAN_GAMES_REGISTERED")
     woken_every_s: ClassVar[float] = 60.0  # it lists every file that the node has
 
-    def __init__(
-        self,
-        *,
-        plane: DataPlane | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        super().__init__(
-            "orphan_detection", interval_s=ORPHANS_S, plane=plane, router=router, runtime=runtime
-        )
+    def __init__(self, **parts: Unpack[DaemonParts]) -> None:
+        super().__init__("orphan_detection", interval_s=ORPHANS_S, **parts)
         self.registered = 0
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
@@ -221,9 +211,8 @@ class OrphanDetectionDaemon(WakingDaemon):
             "total_games": found.games,
         }
         await self.router.publish("ORPHAN_GAMES_DETECTED", detected, self.name)
-        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
         for digest, why in found.refused:
-            await decisions.record(PART, "not_registered", why, digest=digest)
+            await plane.decisions.record(PART, "not_registered", why, digest=digest)
         if not found.registered:
             return
         self.registered += len(found.registered)
@@ -241,14 +230,8 @@ class IntegrityCheckDaemon(WakingDaemon):
 
     capability: ClassVar[str] = "data_integrity"
 
-    def __init__(
-        self,
-        *,
-        plane: DataPlane | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        super().__init__("integrity_check", interval_s=SCRUB_S, plane=plane, router=router, runtime=runtime)
+    def __init__(self, **parts: Unpack[DaemonParts]) -> None:
+        super().__init__("integrity_check", interval_s=SCRUB_S, **parts)
         self.verified = self.bytes_read = 0
         self.damaged: list[str] = []
         self.missing: list[str] = []
@@ -313,15 +296,8 @@ class DataCleanupDaemon(WakingDaemon):
 
     capability: ClassVar[str] = "data_integrity"
 
-    def __init__(
-        self,
-        *,
-        plane: DataPlane | None = None,
-        rules: CleanupRules | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        super().__init__("data_cleanup", interval_s=CLEANUP_S, plane=plane, router=router, runtime=runtime)
+    def __init__(self, *, rules: CleanupRules | None = None, **parts: Unpack[DaemonParts]) -> None:
+        super().__init__("data_cleanup", interval_s=CLEANUP_S, **parts)
         self.rules = rules or CleanupRules()
         self.marked = self.deleted = 0
 

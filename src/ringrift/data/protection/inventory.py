@@ -21,7 +21,7 @@ from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import is_given_up
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.promises import KeepAnswer, KeepRequest, KeptFile
-from ringrift.data.protection.records import PART, DecisionLog, set_damaged_aside
+from ringrift.data.protection.records import PART, set_damaged_aside
 from ringrift.data.protection.retention import read_champions
 from ringrift.data.transfer.http.wire import ASKED_AT_ONCE, File
 from ringrift.errors import Corrupt, RingRiftError
@@ -136,13 +136,8 @@ async def _take_from_models(plane: DataPlane, digest: str) -> bool:
         if path.is_symlink() or not await asyncio.to_thread(_has_content, path, digest):
             continue
         if await plane.blobs.put(path) == digest:
-            size, now_s = await plane.blobs.size(digest) or 0, plane.runtime.now_s()
-            receipt = Receipt(
-                digest=digest, node=plane.this.name, size=size, verified_s=now_s, verifier=MODELS
-            )
-            await plane.manifest.add_receipts([receipt])
-            decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
-            await decisions.record(PART, "brought_again", f"from {path.name}", digest=digest)
+            await plane.note_copy(digest, MODELS)
+            await plane.decisions.record(PART, "brought_again", f"from {path.name}", digest=digest)
             log.info("integrity.brought_again", digest=digest[:12], path=str(path))
             return True
     return False
@@ -168,13 +163,12 @@ async def _due(plane: DataPlane, older_than_s: float, digests: frozenset[str] | 
 async def _read(plane: DataPlane, receipt: Receipt) -> str | None:
     """None if the file is good, what is wrong with it if it is damaged, and nothing if it is gone."""
     digest, begun_s = receipt.digest, plane.runtime.now_s()
-    decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
     look = await asyncio.to_thread(plane.holder.look, digest)
     try:
         await plane.blobs.verify(digest)
     except KeyError:
         await plane.manifest.drop_copy(digest, plane.this.name)
-        await decisions.record(PART, "struck", "the file is gone", digest=digest)
+        await plane.decisions.record(PART, "struck", "the file is gone", digest=digest)
         return ""
     except Corrupt as error:
         await set_damaged_aside(plane, digest, error.found)
@@ -260,14 +254,13 @@ async def look_here(plane: DataPlane) -> LocalLook:
         for digest in missing
         if await plane.manifest.drop_copy_read_before(began_s, digest, plane.this.name)
     ]
-    decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
     if found.disk_lost:
         log.error("inventory.disk_lost", files=len(missing), folder=str(plane.settings.blob_dir))
-        await decisions.record(INVENTORY, "disk_lost", found.told)
+        await plane.decisions.record(INVENTORY, "disk_lost", found.told)
     else:
         for digest in struck[:DECISIONS_MAX]:
             log.error("inventory.file_gone", digest=digest)
-            await decisions.record(INVENTORY, "struck", "the file is gone", digest=digest)
+            await plane.decisions.record(INVENTORY, "struck", "the file is gone", digest=digest)
     if damaged:
         await scrub(plane, digests=frozenset(damaged))
     return found
@@ -317,7 +310,7 @@ async def _ask(plane: DataPlane, node: DataNode, artifacts: Sequence[Artifact]) 
 async def learn_from_answer(plane: DataPlane, answer: KeepAnswer, *, began_s: float) -> None:
     """Bring the manifest up to what *answer*, asked for at *began_s*, says of that node's files."""
     known = (await plane.view()).receipts_at(answer.node)
-    decisions, told = DecisionLog(plane.kv, plane.runtime, node=plane.this.name), 0
+    told = 0
     for file in answer.files:
         receipt = known.get(file.digest)
         if file.missing or file.damaged:
@@ -329,7 +322,7 @@ async def learn_from_answer(plane: DataPlane, answer: KeepAnswer, *, began_s: fl
                 log.warning("inventory.copy_gone", node=answer.node, digest=file.digest, why=file.refusal)
                 told += 1
             if struck and told <= DECISIONS_MAX:
-                await decisions.record(
+                await plane.decisions.record(
                     INVENTORY, "struck", f"{answer.node}: {file.refusal}", digest=file.digest
                 )
         elif not file.refusal and file.read_age_s is not None:

@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
 
 from ringrift.data.artifacts import Receipt
-from ringrift.data.kv_records import KvMirror, KvRecords, RecordsMirror
-from ringrift.decoding import decode_as
-from ringrift.engine.encoding import check_digest, decode_entry
+from ringrift.data.kv_records import KvHistory, KvMirror, KvRecords, RecordsMirror
+from ringrift.engine.encoding import check_digest
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.sqlite.blobs import move_damaged
 from ringrift.engine.sqlite.faults import translated_errors
-from ringrift.errors import AlreadyExists, ConfigError, Conflict, Corrupt, RevisionMismatch, Unavailable
+from ringrift.errors import Corrupt, Unavailable
 from ringrift.files import write_file
 from ringrift.runtime import Runtime
 
@@ -54,8 +52,16 @@ class DecisionLog:
     """Writes decisions of one node and reads those of all."""
 
     def __init__(self, kv: KeyValue, runtime: Runtime, *, node: str) -> None:
-        self._kv, self._runtime, self._node = kv, runtime, node
-        self._written = 0
+        self._runtime, self._node = runtime, node
+        self._records = KvHistory(
+            kv,
+            runtime,
+            PREFIX,
+            DataDecision,
+            kept_s=KEPT_S,
+            records_max=DECISIONS_MAX,
+            trim_every=_TRIM_EVERY,
+        )
 
     async def record(
         self, part: str, action: str, reason: str, *, digest: str = "", **facts: Any
@@ -69,23 +75,14 @@ class DecisionLog:
             digest=digest,
             facts=facts,
         )
-        key = f"{PREFIX}{round(decision.at_s * 1e6):017d}-{self._runtime.new_id()}"
-        await self._kv.put(key, msgspec.json.encode(decision, enc_hook=str), ttl_s=KEPT_S)
-        self._written += 1
-        if self._written % _TRIM_EVERY == 0:
-            await self._trim()
+        await self._records.add(decision, at_s=decision.at_s)
         return decision
 
     async def recent(self, *, part: str = "", digest: str = "", limit: int = 100) -> list[DataDecision]:
         """The newest decisions, newest last."""
-        found = [decode_entry(entry, DataDecision) for entry in await self._kv.entries(PREFIX)]
-        fitting = [each for each in found if part in ("", each.part) and digest in ("", each.digest)]
+        known = await self._records.all()
+        fitting = [each for each in known if part in ("", each.part) and digest in ("", each.digest)]
         return fitting[-limit:]
-
-    async def _trim(self) -> None:
-        entries = await self._kv.entries(PREFIX)
-        for entry in entries[: max(0, len(entries) - DECISIONS_MAX)]:
-            await self._kv.delete(entry.key)
 
 
 # What is written down about deletions: who gave up which copy and why, and what lives on in another file.
@@ -95,10 +92,8 @@ class DecisionLog:
 # the second finds the key changed and has to look again.
 
 
-T = TypeVar("T")
-
 TOMBSTONES, HEIRS = "data/tombstones/", "data/heirs/"
-_TRIES = 50
+_ADVICE = "Nothing of this artifact is deleted until the key is restored or removed by hand"
 
 
 class GivingUp(StrEnum):
@@ -153,6 +148,8 @@ class DeletionRecords:
 
     def __init__(self, kv: KeyValue) -> None:
         self._kv = kv
+        self._tombstones = KvRecords(kv, TOMBSTONES, Tombstone, advice=_ADVICE)
+        self._heirs = KvRecords(kv, HEIRS, Successor, advice=_ADVICE)
 
     async def tombstone(self, digest: str) -> Tombstone | None:
         return (await self.tombstone_at(digest))[0]
@@ -163,7 +160,7 @@ class DeletionRecords:
         entry = await self._kv.get(TOMBSTONES + digest)
         if entry is None:
             return None, None
-        return _read(entry.key, entry.value, Tombstone), entry.revision
+        return self._tombstones.read(entry), entry.revision
 
     async def write(self, tombstone: Tombstone, *, revision: int | None) -> None:
         """Store if nobody changed it since *revision*; `Conflict` otherwise."""
@@ -175,39 +172,26 @@ class DeletionRecords:
 
     async def change(self, digest: str, edit: Callable[[Tombstone], Tombstone]) -> None:
         """Change a tombstone that is there, whatever others change meanwhile."""
-        for _ in range(_TRIES):
-            tombstone, revision = await self.tombstone_at(digest)
-            if tombstone is None:
-                return
-            try:
-                await self.write(edit(tombstone), revision=revision)
-            except (RevisionMismatch, AlreadyExists):
-                continue
-            return
-        raise Conflict(f"the tombstone of {digest[:12]} changed {_TRIES} times in a row")
+        check_digest(digest)
+        await self._tombstones.change(digest, lambda found: None if found is None else edit(found))
 
     async def name_successor(self, heir: Successor) -> None:
         """Note that *heir.heir* holds everything of *heir.digest*. The first one named stays."""
         check_digest(heir.heir)
-        try:
-            await self._kv.create(HEIRS + heir.digest, msgspec.json.encode(heir))
-        except AlreadyExists:
-            return
+        await self._heirs.create(heir.digest, heir)
 
     async def heir(self, digest: str) -> Successor | None:
-        entry = await self._kv.get(HEIRS + digest)
-        return None if entry is None else _read(entry.key, entry.value, Successor)
+        return await self._heirs.get(digest)
 
 
 def mirror_tombstones(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, Tombstone]]:
     """All tombstones by digest. They are kept for good, so nobody should read all of them twice."""
-    read = partial(_read, kind=Tombstone)
-    return KvMirror(kv, runtime, (TOMBSTONES,), lambda: RecordsMirror(TOMBSTONES, read))
+    return KvMirror(kv, runtime, (TOMBSTONES,), lambda: RecordsMirror(TOMBSTONES, Tombstone, advice=_ADVICE))
 
 
 def mirror_heirs(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, Successor]]:
     """All successors, by the digest of what they inherited."""
-    return KvMirror(kv, runtime, (HEIRS,), lambda: RecordsMirror(HEIRS, partial(_read, kind=Successor)))
+    return KvMirror(kv, runtime, (HEIRS,), lambda: RecordsMirror(HEIRS, Successor, advice=_ADVICE))
 
 
 def with_node(tombstone: Tombstone, node: str, entry: GivenUp | None) -> Tombstone:
@@ -216,17 +200,6 @@ def with_node(tombstone: Tombstone, node: str, entry: GivenUp | None) -> Tombsto
     if entry is not None:
         others[node] = entry
     return msgspec.structs.replace(tombstone, nodes=others)
-
-
-def _read(key: str, value: bytes, kind: type[T]) -> T:
-    try:
-        return decode_as(value, kind)
-    except (msgspec.MsgspecError, ValueError, ConfigError, RecursionError) as error:
-        raise Corrupt(
-            key,
-            found=f"this record of a deletion cannot be read ({error})",
-            advice="Nothing of this artifact is deleted until the key is restored or removed by hand",
-        ) from None
 
 
 # Bad files are set aside, with a note why. Nothing empties their folder to make room.
@@ -277,8 +250,7 @@ class Quarantine:
             return None
         note = self._note(digest, reason, moved)
         await self.marks.put(f"{digest}/{plane.this.name}", note)
-        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
-        await decisions.record(part, "set_aside", reason, digest=digest)
+        await plane.decisions.record(part, "set_aside", reason, digest=digest)
         await asyncio.to_thread(plane.promises.forget_reads, digest)
         if moved:
             await self._write_beside(note)

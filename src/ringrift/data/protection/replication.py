@@ -11,16 +11,16 @@ from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import structlog
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import AwayNodes, Copies, CopyView, DiskStates
-from ringrift.data.plane import DataPlane, WakingDaemon, arrived, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, copy_artifacts
 from ringrift.data.protection.inventory import Inventory, look_everywhere
-from ringrift.data.protection.records import DecisionLog, Tombstone
+from ringrift.data.protection.records import Tombstone
 from ringrift.errors import AlreadyExists, ConfigError, RingRiftError
 from ringrift.events.event import RouterEvent
 from ringrift.events.handlers import HandlerBase
@@ -376,12 +376,10 @@ class _ReplicationDaemon(WakingDaemon):
         name: str,
         *,
         interval_s: float,
-        plane: DataPlane | None = None,
         rules: ReplicationRules | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
+        **parts: Unpack[DaemonParts],
     ) -> None:
-        super().__init__(name, interval_s=interval_s, plane=plane, router=router, runtime=runtime)
+        super().__init__(name, interval_s=interval_s, **parts)
         self.rules = rules or ReplicationRules()
         self.away = AwayNodes(self._runtime)
         self.last_plan: RepairPlan | None = None
@@ -569,8 +567,7 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
             )
         except RingRiftError as fault:
             return dict.fromkeys(digests, str(fault))
-        here, failed = arrived(moved), dict(moved.failed)
-        return {each: failed.get(each, "no receipt came back") for each in digests if each not in here}
+        return moved.missing(digests)
 
     async def _tell(self, plane: DataPlane, repair: Repair, error: str, *, seconds: float) -> None:
         digest = repair.artifact.digest
@@ -580,17 +577,18 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
             "target_nodes": [repair.target],
             "duration_seconds": seconds,
         }
-        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
         way = {"source": repair.source, "target": repair.target}
         if error:
             log.warning("replication.repair_failed", digest=digest[:12], error=error, **way)
             told = {**payload, "error": error, "current_replica_count": repair.copies}
             await self.router.publish("REPAIR_FAILED", told, self.name)
-            await decisions.record(PART, "repair_failed", error, digest=digest, wanted=repair.reason, **way)
+            await plane.decisions.record(
+                PART, "repair_failed", error, digest=digest, wanted=repair.reason, **way
+            )
             return
         told = {**payload, "new_replica_count": repair.copies + 1}
         await self.router.publish("REPAIR_COMPLETED", told, self.name)
-        await decisions.record(PART, "repaired", repair.reason, digest=digest, **way)
+        await plane.decisions.record(PART, "repaired", repair.reason, digest=digest, **way)
 
     def get_status(self) -> dict[str, Any]:
         found = self.last_plan

@@ -23,7 +23,7 @@ from ringrift.data.config import (
     DataNodes,
     read_nodes,
 )
-from ringrift.data.kv_records import KvRecords
+from ringrift.data.kv_records import KvHistory
 from ringrift.data.manifest.store import DiskState, DiskStates, ManifestView, is_given_up
 from ringrift.data.plane import DataPlane, existing_data_plane
 from ringrift.data.protection.records import Tombstone
@@ -93,21 +93,22 @@ def _judge(records: list[SyncRecord], now_s: float) -> HostHistory:
 
 
 class SyncHistory:
-    """Records in the key-value port; they leave after a week, or sooner when there are very many."""
+    """What became of syncs, for a week."""
 
     def __init__(self, kv: KeyValue, runtime: Runtime) -> None:
-        self._kv, self._runtime = kv, runtime
-        self._records = KvRecords(kv, _PREFIX, SyncRecord)
-        self._written = 0
+        self._runtime = runtime
+        self._records = KvHistory(
+            kv,
+            runtime,
+            _PREFIX,
+            SyncRecord,
+            kept_s=HISTORY_S,
+            records_max=HISTORY_MAX,
+            trim_every=_TRIM_EVERY,
+        )
 
     async def add(self, record: SyncRecord) -> None:
-        name = f"{round(record.completed_s * 1e6):017d}-{self._runtime.new_id()}"
-        await self._records.put(name, record, ttl_s=HISTORY_S)
-        self._written += 1
-        if self._written % _TRIM_EVERY == 0:
-            entries = await self._kv.entries(_PREFIX)
-            for entry in entries[: max(0, len(entries) - HISTORY_MAX)]:
-                await self._kv.delete(entry.key)
+        await self._records.add(record, at_s=record.completed_s)
 
     async def records(self) -> list[SyncRecord]:
         return await self._records.all()

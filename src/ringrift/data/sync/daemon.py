@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 import structlog
 
@@ -24,8 +24,7 @@ from ringrift.data.config import (
     read_sync_config,
 )
 from ringrift.data.manifest.catalog import Cataloguer, take_over_arrivals
-from ringrift.data.plane import DataPlane, WakingDaemon
-from ringrift.data.protection.records import DecisionLog
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     NodeReportCollector,
@@ -40,6 +39,7 @@ from ringrift.data.sync.executor import (
     SyncPace,
     SyncProgress,
     SyncTotals,
+    record_ends,
     tell_cycle,
 )
 from ringrift.data.sync.freshness import FreshnessChecker
@@ -51,7 +51,6 @@ from ringrift.errors import ConfigError, LeaseLost, Unavailable
 from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -154,17 +153,15 @@ class AutoSyncDaemon(WakingDaemon):
         strategy: str | SyncStrategy | None = None,
         *,
         config: AutoSyncConfig | None = None,
-        plane: DataPlane | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
         reports: NodeReportCollector | None = None,
+        **parts: Unpack[DaemonParts],
     ) -> None:
         self._strategy = None if strategy is None else _strategy_of(strategy)
         name = "auto_sync" if self._strategy in (None, SyncStrategy.AUTO) else f"auto_sync.{self._strategy}"
-        super().__init__(name, interval_s=INTERVAL_S_MIN, plane=plane, router=router, runtime=runtime)
+        super().__init__(name, interval_s=INTERVAL_S_MIN, **parts)
         self._given_config = config
         self._reports = reports or NodeReportCollector()
-        self._announcer = SyncAnnouncer("auto_sync", router=router)
+        self._announcer = SyncAnnouncer("auto_sync", router=parts.get("router"))
         self._requests, self._paused, self._busy = _Requests(), "", False
         self.counts, self._progress = SyncCounts(), SyncProgress(self._runtime)
         self._upkeep: TransferUpkeep | None = None
@@ -296,27 +293,13 @@ class AutoSyncDaemon(WakingDaemon):
         tally = SyncTotals()
         pace = SyncPace(priority=cycle.priority, bytes_per_s=_bytes_per_s(config), data_type="all")
         ends = await SyncExecutor(plane, self._progress).carry_out(cycle.plan, pace, tally)
-        await self._record(plane, cycle, ends)
+        await record_ends(plane, "sync", ends, strategy=str(cycle.strategy))
         await self._count(plane, cycle, ends, tally)
 
     async def _locked_by_others(self, plane: DataPlane) -> dict[str, str]:
         """Hosts that somebody else syncs, or keeps from being synced, and who that is."""
         hosts = [info.host for info in await plane.mutex.locks_async()]
         return {host: await plane.mutex.why_not_async(host) for host in hosts}
-
-    async def _record(self, plane: DataPlane, cycle: CyclePlan, ends: list[NodeTransferResult]) -> None:
-        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
-        for end in ends:
-            await decisions.record(
-                "sync",
-                "fetch" if end.node_transfer.fetch else "send",
-                end.node_transfer.reason,
-                peer=end.node_transfer.node,
-                strategy=str(cycle.strategy),
-                files=len(end.node_transfer.artifacts),
-                arrived=len(end.moved),
-                errors=list(end.errors[:3]),
-            )
 
     async def _count(
         self, plane: DataPlane, cycle: CyclePlan, ends: list[NodeTransferResult], tally: SyncTotals

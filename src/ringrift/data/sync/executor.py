@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
@@ -141,34 +142,36 @@ class SyncProgress:
 
 log = structlog.get_logger()
 
+_UNREAD = "not confirmed: it is there, and was not read again"
 LOCK_S = 10.0  # after which the lock of a process that died is free; a living one renews it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTransferResult:
-    """What became of one transfer."""
+    """What became of one transfer, over all its calls."""
 
     node_transfer: NodeTransfer
-    moved: tuple[Receipt, ...] = ()  # arrived now
-    confirmed: tuple[Receipt, ...] = ()  # were there; the receiver read them before
-    bytes_sent: int = 0
-    errors: tuple[str, ...] = ()
-    broken_off: bool = False  # after an error that further files would meet, too
+    moved: Moved = Moved()
+    broken_off: str = ""  # by an error that further files would meet, too
     unreachable: bool = False  # no transport got through to the node
     seconds: float = 0.0
 
     @property
-    def arrived(self) -> frozenset[str]:
-        return frozenset(receipt.digest for receipt in (*self.moved, *self.confirmed))
+    def errors(self) -> tuple[str, ...]:
+        node, failed = self.node_transfer.node, self.moved.failed
+        whys = [f"{node}: {digest[:12]}: {why}" for digest, why in failed]
+        return (*whys, f"{node}: {self.broken_off}") if self.broken_off else tuple(whys)
 
     @property
     def complete(self) -> bool:
-        return not self.errors and all(each.digest in self.arrived for each in self.node_transfer.artifacts)
+        asked = (each.digest for each in self.node_transfer.artifacts)
+        return not self.broken_off and not self.moved.failed and not self.moved.missing(asked)
 
     @property
-    def games_moved(self) -> int:
-        now = {receipt.digest for receipt in self.moved}
-        return games_in(each for each in self.node_transfer.artifacts if each.digest in now)
+    def files_moved(self) -> list[Artifact]:
+        """Those that arrived now."""
+        now = {receipt.digest for receipt in self.moved.receipts}
+        return [each for each in self.node_transfer.artifacts if each.digest in now]
 
 
 @dataclass(slots=True)
@@ -186,13 +189,10 @@ class SyncTotals:
     def add(self, end: NodeTransferResult, bytes_sent: int) -> None:
         """Take in what is known of a transfer so far; *bytes_sent* are those since the last time."""
         self.bytes_sent += bytes_sent
-        for receipt in (*end.moved, *end.confirmed):
+        for receipt in (*end.moved.receipts, *end.moved.already_there):
             self.receipts[receipt.node, receipt.digest] = receipt
-        self.moved |= {(receipt.node, receipt.digest) for receipt in end.moved}
-        now = {receipt.digest for receipt in end.moved}
-        self.games |= {
-            each.digest: games_in([each]) for each in end.node_transfer.artifacts if each.digest in now
-        }
+        self.moved |= {(receipt.node, receipt.digest) for receipt in end.moved.receipts}
+        self.games |= {each.digest: games_in([each]) for each in end.files_moved}
         self.node_transfers[end.node_transfer.node, end.node_transfer.fetch] = end.complete
 
     def complete(self, *, fetched: bool) -> frozenset[str]:
@@ -277,9 +277,9 @@ class SyncExecutor:
         end = NodeTransferResult(node_transfer=node_transfer)
         for start in range(0, len(node_transfer.artifacts), FILES_PER_TRIP):
             batch = node_transfer.artifacts[start : start + FILES_PER_TRIP]
-            before = end.bytes_sent
+            before = end.moved.bytes_sent
             end = await self._batch(end, batch, pace, bytes_per_s)
-            tally.add(end, end.bytes_sent - before)
+            tally.add(end, end.moved.bytes_sent - before)
             if end.broken_off:
                 break
         end = replace(end, seconds=runtime.monotonic_s() - since_s)
@@ -312,12 +312,11 @@ class SyncExecutor:
             log.warning(
                 "sync.trip_failed", node=node_transfer.node, fetch=node_transfer.fetch, error=str(error)
             )
-            told = (*end.errors, f"{node_transfer.node}: {error}")
-            unreachable = isinstance(error, NodeUnreachable)
-            return replace(end, errors=told, broken_off=True, unreachable=unreachable)
+            return replace(end, broken_off=str(error), unreachable=isinstance(error, NodeUnreachable))
         self.progress.call_ended(node_transfer, files=len(batch), size=size)
         receiver = self._plane.this.name if node_transfer.fetch else node_transfer.node
-        return _grown(end, batch, moved, receiver=receiver, read_again=pace.read_again)
+        judged = _judged(moved, batch, receiver=receiver, read_again=pace.read_again)
+        return replace(end, moved=end.moved + judged)
 
     @asynccontextmanager
     async def _locked(self, host: str, pace: SyncPace) -> AsyncIterator[None]:
@@ -346,46 +345,37 @@ class SyncExecutor:
             completed_s=self._plane.runtime.now_s(),
             success=end.complete,
             data_type=pace.data_type,
-            files=len(end.moved),
-            games=end.games_moved,
-            bytes_transferred=end.bytes_sent,
+            files=len(end.moved.receipts),
+            games=games_in(end.files_moved),
+            bytes_transferred=end.moved.bytes_sent,
             error="; ".join(end.errors)[:500],
         )
         await self.history.add(record)
 
 
-def _grown(
-    end: NodeTransferResult, batch: Sequence[Artifact], moved: Moved, *, receiver: str, read_again: bool
-) -> NodeTransferResult:
-    """Add what one call brought. A receipt of another node than the receiver's proves nothing here.
+def _judged(moved: Moved, batch: Sequence[Artifact], *, receiver: str, read_again: bool) -> Moved:
+    """What one call proves of its files. A receipt of another node than the receiver's proves nothing here.
 
     Where files were to be read again, the word that one lies there does not confirm it.
     """
     asked = {each.digest for each in batch}
-    fitting = {each.digest for each in moved.receipts if each.node == receiver} & asked
-    there = {each.digest: each for each in moved.already_there if each.node == receiver}
-    unread = {digest for digest, each in there.items() if read_again and each.verifier == AT_REST}
-    known = (there.keys() & asked) - fitting - unread
-    failed = {
-        **dict.fromkeys(unread, "not confirmed: it is there, and was not read again"),
-        **dict(moved.failed),
-    }
-    why = [
-        f"{end.node_transfer.node}: {digest[:12]}: {failed.get(digest, 'no receipt came back')}"
-        for digest in sorted(asked - fitting - known)
+    now = {each.digest: each for each in moved.receipts if each.node == receiver and each.digest in asked}
+    there = [
+        each for each in moved.already_there if each.node == receiver and each.digest in asked - now.keys()
     ]
-    return replace(
-        end,
-        moved=(*end.moved, *(each for each in moved.receipts if each.digest in fitting)),
-        confirmed=(*end.confirmed, *(each for each in moved.already_there if each.digest in known)),
-        bytes_sent=end.bytes_sent + moved.bytes_sent,
-        errors=(*end.errors, *why),
+    unread = {each.digest for each in there if read_again and each.verifier == AT_REST}
+    found = Moved(
+        receipts=tuple(now.values()),
+        already_there=tuple(each for each in there if each.digest not in unread),
+        failed=tuple((dict.fromkeys(unread, _UNREAD) | dict(moved.failed)).items()),
+        bytes_sent=moved.bytes_sent,
     )
+    return msgspec.structs.replace(found, failed=tuple(found.missing(sorted(asked)).items()))
 
 
 def _not_arrived(ends: Iterable[NodeTransferResult]) -> frozenset[str]:
     """Files that were to be fetched and are still not here."""
-    here = frozenset(digest for end in ends for digest in end.arrived)
+    here = frozenset(digest for end in ends for digest in end.moved.arrived)
     return frozenset(each.digest for end in ends for each in end.node_transfer.artifacts) - here
 
 
@@ -394,6 +384,21 @@ def _without(node_transfer: NodeTransfer, digests: frozenset[str]) -> NodeTransf
     return NodeTransfer(
         node=node_transfer.node, artifacts=kept, fetch=node_transfer.fetch, reason=node_transfer.reason
     )
+
+
+async def record_ends(plane: DataPlane, part: str, ends: Iterable[NodeTransferResult], **facts: Any) -> None:
+    """Write down what was decided, and what came of it."""
+    for end in ends:
+        await plane.decisions.record(
+            part,
+            "fetch" if end.node_transfer.fetch else "send",
+            end.node_transfer.reason,
+            peer=end.node_transfer.node,
+            files=len(end.node_transfer.artifacts),
+            arrived=len(end.moved.receipts),
+            errors=list(end.errors[:3]),
+            **facts,
+        )
 
 
 # What others are told of a sync: counts come from the receipts of the response.
@@ -488,7 +493,7 @@ async def tell_cycle(
 ) -> None:
     """Tell what a cycle brought where. A cycle that failed in part did bring the rest."""
     errors = [error for end in ends for error in end.errors]
-    sent = [end for end in ends if not end.node_transfer.fetch and end.moved]
+    sent = [end for end in ends if not end.node_transfer.fetch and end.moved.receipts]
     nodes = [end.node_transfer.node for end in ends]
     if tally.files:
         payload = {
@@ -507,7 +512,7 @@ async def tell_cycle(
     if sent and cycle.strategy is SyncStrategy.EPHEMERAL:
         payload = {
             "node_id": plane.this.name,
-            "games_pushed": sum(end.games_moved for end in sent),
+            "games_pushed": sum(games_in(end.files_moved) for end in sent),
             "target_nodes": [end.node_transfer.node for end in sent],
             "is_ephemeral": plane.this.ephemeral,
         }
@@ -522,9 +527,8 @@ async def _tell_landed(
     landed: Counter[str] = Counter()
     for end in ends:
         if end.node_transfer.fetch:
-            here = {receipt.digest for receipt in end.moved}
-            for artifact in end.node_transfer.artifacts:
-                landed[artifact.config] += games_in([artifact]) if artifact.digest in here else 0
+            for artifact in end.files_moved:
+                landed[artifact.config] += games_in([artifact])
     for config, games in sorted(landed.items()):
         if games and config:
             payload = {"config_key": config, "node_id": plane.this.name, "new_games": games}

@@ -34,7 +34,6 @@ class FreshnessConfig:
     min_games: int = GAMES_MIN
     sync_timeout_seconds: float = 300.0
     poll_s: float = 5.0
-    warn_age_hours: float = 1.0
 
     def __post_init__(self) -> None:
         if self.max_age_hours <= 0 or self.sync_timeout_seconds <= 0 or self.poll_s <= 0:

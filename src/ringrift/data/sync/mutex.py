@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from ringrift.data.kv_records import KvRecords, kv_of
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_changed, lease_holder
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError, LeaseLost, RingRiftError
@@ -265,30 +265,19 @@ class SyncMutex:
         taking = self.acquire_async(host, operation, timeout, wait=wait, wait_timeout=wait_timeout)
         return run_blocking(taking, timeout_s=wait_timeout + ANSWER_S)
 
-    def release(self, host: str) -> bool:
-        return run_blocking(self.release_async(host), timeout_s=ANSWER_S)
-
-    def force_release(self, host: str) -> bool:
-        return run_blocking(self.force_release_async(host), timeout_s=ANSWER_S)
-
-    def heartbeat(self, host: str) -> bool:
-        return run_blocking(self.heartbeat_async(host), timeout_s=ANSWER_S)
+    release = blocking(release_async, timeout_s=ANSWER_S)
+    force_release = blocking(force_release_async, timeout_s=ANSWER_S)
+    heartbeat = blocking(heartbeat_async, timeout_s=ANSWER_S)
+    get_lock_info = blocking(info_async, timeout_s=ANSWER_S)
+    get_all_locks = blocking(locks_async, timeout_s=ANSWER_S)
+    cleanup_crashed_locks = blocking(cleanup_async, timeout_s=ANSWER_S)
 
     def is_locked(self, host: str) -> bool:
         return run_blocking(lease_holder(self._kv, lock_name(host)), timeout_s=ANSWER_S) is not None
 
-    def get_lock_info(self, host: str) -> SyncLockInfo | None:
-        return run_blocking(self.info_async(host), timeout_s=ANSWER_S)
-
-    def get_all_locks(self) -> list[SyncLockInfo]:
-        return run_blocking(self.locks_async(), timeout_s=ANSWER_S)
-
     def release_all_for_process(self) -> int:
         """Give back everything that this process holds; return how many that were."""
         return sum(self.release(host) for host in list(self._held))
-
-    def cleanup_crashed_locks(self) -> int:
-        return run_blocking(self.cleanup_async(), timeout_s=ANSWER_S)
 
     def get_stats(self) -> dict[str, Any]:
         locks = self.get_all_locks()
@@ -368,5 +357,4 @@ class SyncLock:
     def __enter__(self) -> bool:
         return run_blocking(self.__aenter__(), timeout_s=self._wait_s + ANSWER_S)
 
-    def __exit__(self, *error: object) -> None:
-        run_blocking(self.__aexit__(*error), timeout_s=ANSWER_S)
+    __exit__ = blocking(__aexit__, timeout_s=ANSWER_S)

@@ -9,26 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Unpack
 
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.config import DataNodes, read_sync_config
-from ringrift.data.plane import DataPlane, WakingDaemon
-from ringrift.data.protection.records import DecisionLog
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     NodeReportCollector,
     read_cluster_view,
 )
-from ringrift.data.sync.executor import SyncExecutor, SyncPace, SyncTotals
+from ringrift.data.sync.executor import SyncExecutor, SyncPace, SyncTotals, record_ends
 from ringrift.data.sync.plan import NodeTransfer, SyncPlan, sources_of
 from ringrift.engine.ports import WorkItem
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.runtime import Runtime
 from ringrift.work.job.orders import read_order
 
 __all__ = ["StagingNeed", "TrainingActivityDaemon", "plan_staging"]
@@ -156,15 +153,13 @@ class TrainingActivityDaemon(WakingDaemon):
         self,
         trigger: str = RUNNING,
         *,
-        plane: DataPlane | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
         reports: NodeReportCollector | None = None,
+        **parts: Unpack[DaemonParts],
     ) -> None:
         if trigger not in (RUNNING, WAITING):
             raise ConfigError(f"trigger is {trigger!r}; it must be {RUNNING} or {WAITING}")
         name = "training_activity" if trigger == RUNNING else "training_data_sync"
-        super().__init__(name, interval_s=INTERVAL_S, plane=plane, router=router, runtime=runtime)
+        super().__init__(name, interval_s=INTERVAL_S, **parts)
         self.trigger = trigger
         self._reports = reports or NodeReportCollector()
         self._heard: dict[str, StagingNeed] = {}
@@ -197,16 +192,7 @@ class TrainingActivityDaemon(WakingDaemon):
         ends = await SyncExecutor(plane).carry_out(plan, SyncPace(priority="high"), tally)
         self.staged_files += tally.files
         self.last_errors = (*plan.blocked, *(error for end in ends for error in end.errors))
-        decisions = DecisionLog(plane.kv, plane.runtime, node=plane.this.name)
-        for end in ends:
-            await decisions.record(
-                "staging",
-                "fetch" if end.node_transfer.fetch else "send",
-                end.node_transfer.reason,
-                peer=end.node_transfer.node,
-                files=len(end.node_transfer.artifacts),
-                arrived=len(end.moved),
-            )
+        await record_ends(plane, "staging", ends)
 
     async def _needs(self, plane: DataPlane, cluster_view: ClusterView) -> list[StagingNeed]:
         waiting = await plane.queue.ready(limit=_ITEMS_MAX)

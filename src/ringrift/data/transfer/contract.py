@@ -12,18 +12,21 @@ The bookkeeping of a call stands below: which files are open, which arrived, and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar
 
-from ringrift.data.artifacts import Artifact, Receipt, data_type_of
+import msgspec
+
+from ringrift.data.artifacts import Artifact, Receipt, data_type_of, in_batches
 from ringrift.data.config import DataNode
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 
 CHUNK_BYTES = 2 << 20
 BYTES_PER_S_MIN = 5_000.0  # of the slowest line that is waited for: 40 kbit/s
+NO_RECEIPT = "no receipt came back"
 AT_REST = "found at rest"  # the verifier of a receipt for a file that was there and was not read again
 
 
@@ -78,9 +81,12 @@ class Terms:
     read_again: bool = False  # the receiver hashes what it has already, now, before it says so
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
-    """What one call brought about. Files that failed are named with the reason; the others arrived."""
+class Moved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of some files. Those that failed are named with the reason; the others arrived.
+
+    A request over HTTP is answered by one, a transport and the transfer service return one for each call, and
+    whoever makes several calls adds them up.
+    """
 
     receipts: tuple[Receipt, ...] = ()
     already_there: tuple[Receipt, ...] = ()  # verified there before; no byte of them went
@@ -88,6 +94,26 @@ class Moved:
     corrupted: frozenset[str] = frozenset()  # of the failed: those whose bytes arrived, and were wrong
     lacking: frozenset[str] = frozenset()  # of the failed: those that the other node said it does not have
     bytes_sent: int = 0  # that crossed the line, without those of chunks the receiver had
+
+    @property
+    def arrived(self) -> frozenset[str]:
+        """What the receiver has verified, now or before."""
+        return frozenset(receipt.digest for receipt in (*self.receipts, *self.already_there))
+
+    def missing(self, asked: Iterable[str]) -> dict[str, str]:
+        """Those of *asked* that did not arrive, each with the reason."""
+        arrived, whys = self.arrived, dict(self.failed)
+        return {digest: whys.get(digest, NO_RECEIPT) for digest in asked if digest not in arrived}
+
+    def __add__(self, other: Moved) -> Moved:
+        return Moved(
+            receipts=self.receipts + other.receipts,
+            already_there=self.already_there + other.already_there,
+            failed=self.failed + other.failed,
+            corrupted=self.corrupted | other.corrupted,
+            lacking=self.lacking | other.lacking,
+            bytes_sent=self.bytes_sent + other.bytes_sent,
+        )
 
 
 class Transport(Protocol):
@@ -197,20 +223,20 @@ async def watched(work: Awaitable[T], look: Callable[[], Awaitable[None]], *, ev
 
 
 class TransferCall:
-    """Each file is open until a receipt or a reason closes it."""
+    """What one call has brought about so far. Each file is open until a receipt or a reason closes it."""
 
-    def __init__(self, artifacts: Sequence[Artifact], terms: Terms) -> None:
+    def __init__(self, artifacts: Iterable[Artifact], terms: Terms) -> None:
         self.terms = terms
-        self.open = {card.digest: card for card in artifacts}
+        self.cards = {card.digest: card for card in artifacts}
+        self.open = dict(self.cards)
+        self.bytes_total = sum(card.size for card in self.open.values())
         self.bytes_sent = 0
-        self._files_total = len(self.open)
-        self._bytes_total = sum(card.size for card in self.open.values())
-        self._bytes_closed = self._shown = 0
+        self._bytes_closed = self._bytes_shown = self._files_shown = 0
         self._reached: dict[str, int] = {}  # bytes of open files
         self._receipts: list[Receipt] = []
         self._already: list[Receipt] = []
         self._failed: dict[str, str] = {}
-        self._corrupted: set[str] = set()
+        self._corrupted: dict[str, str] = {}
         self._lacking: set[str] = set()
 
     def sizes(self) -> dict[str, int]:
@@ -233,7 +259,7 @@ class TransferCall:
             if (card := self.open.pop(digest, None)) is not None:
                 self._failed[digest] = why
                 self._bytes_closed += card.size
-        self._corrupted |= set(corrupted) & set(self._failed)
+        self._corrupted |= {digest: whys[digest] for digest in whys.keys() & set(corrupted)}
 
     def fail_rest(self, error: Unavailable) -> None:
         """The line broke: raise if nothing at all came of the call, else close what is open."""
@@ -241,18 +267,9 @@ class TransferCall:
             raise error
         self.fail(dict.fromkeys(self.open, error.what))
 
-    def batches(self) -> Iterator[list[Artifact]]:
+    def batches(self) -> list[list[Artifact]]:
         """Cut what is open into parts that are sealed one after the other."""
-        batch: list[Artifact] = []
-        size = 0
-        for card in list(self.open.values()):
-            if batch and (len(batch) == BATCH_FILES_MAX or size + card.size > BATCH_BYTES_MAX):
-                yield batch
-                batch, size = [], 0
-            batch.append(card)
-            size += card.size
-        if batch:
-            yield batch
+        return list(in_batches(self.open.values(), files_max=BATCH_FILES_MAX, bytes_max=BATCH_BYTES_MAX))
 
     async def reached(self, digest: str, bytes_done: int) -> None:
         """An open file has come so far."""
@@ -263,17 +280,26 @@ class TransferCall:
         """Tell who watches. *in_flight* are bytes of open files, if only their sum is known."""
         if in_flight is None:
             in_flight = sum(done for digest, done in self._reached.items() if digest in self.open)
+        bytes_closed, files_closed = self.settled()
+        await self._show(bytes_closed + in_flight, files_closed, in_transit=in_transit)
+
+    async def _show(self, bytes_done: int, files_done: int, *, in_transit: bool = False) -> None:
         # A file that begins anew takes nothing back from who watches.
-        self._shown = max(self._shown, min(self._bytes_total, self._bytes_closed + in_flight))
+        self._bytes_shown = max(self._bytes_shown, min(self.bytes_total, bytes_done))
+        self._files_shown = max(self._files_shown, min(len(self.cards), files_done))
         await self.terms.on_progress(
             TransferProgress(
-                bytes_done=self._shown,
-                bytes_total=self._bytes_total,
-                files_done=self._files_total - len(self.open),
-                files_total=self._files_total,
+                bytes_done=self._bytes_shown,
+                bytes_total=self.bytes_total,
+                files_done=self._files_shown,
+                files_total=len(self.cards),
                 in_transit=in_transit,
             )
         )
+
+    def settled(self) -> tuple[int, int]:
+        """Return the bytes and the files that are no longer open."""
+        return self._bytes_closed, len(self.cards) - len(self.open)
 
     async def shown_while(self, work: Awaitable[T], *, in_transit: bool = False) -> T:
         """Wait for work that moves no bytes, such as hashing a large file, and let who watches know.
@@ -288,7 +314,7 @@ class TransferCall:
             receipts=tuple(self._receipts),
             already_there=tuple(self._already),
             failed=tuple(self._failed.items()),
-            corrupted=frozenset(self._corrupted),
+            corrupted=frozenset(self._corrupted.keys() & self._failed.keys()),
             lacking=frozenset(self._lacking & self._failed.keys()),
             bytes_sent=self.bytes_sent,
         )
@@ -305,10 +331,6 @@ class TransferCall:
 # Around the transports: what is still open after each of them, and one try of one.
 
 
-BATCH_FILES = 1_000
-BATCH_BYTES = 1 << 30
-
-
 class Way(StrEnum):
     """From here or to here."""
 
@@ -316,58 +338,55 @@ class Way(StrEnum):
     FETCH = "fetch"
 
 
-@dataclass(frozen=True, slots=True)
+class MoveOptions(TypedDict, total=False):
+    """What a caller may ask for beside what moves and where; see `MoveOrder`."""
+
+    priority: str
+    terms: Terms
+    limit_bytes_per_s: float | None
+    timeout_s: float | None
+    avoid: Collection[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MoveOrder:
     """What the caller asked for."""
 
-    priority: TransferPriority
-    terms: Terms | None
-    limit_bytes_per_s: float | None
-    timeout_s: float | None
-    avoid: frozenset[str]
+    priority: str = "normal"
+    terms: Terms = field(default_factory=Terms)
+    limit_bytes_per_s: float | None = None  # below what its node and the line would allow
+    timeout_s: float | None = None  # in all; by default by size
+    avoid: Collection[str] = ()  # transports that are tried last
 
     def __post_init__(self) -> None:
+        priority_of(self.priority)
         if self.timeout_s is not None and self.timeout_s <= 0:
             raise ConfigError(f"timeout_s is {self.timeout_s:g}; it must be above 0")
         if self.limit_bytes_per_s is not None and self.limit_bytes_per_s <= 0:
             raise ConfigError(f"a limit of {self.limit_bytes_per_s:g} bytes/s moves nothing")
 
     @property
-    def _terms(self) -> Terms:
-        return self.terms or Terms()
-
-    @property
-    def pace(self) -> Pace:
-        return self._terms.pace
-
-    @property
-    def stall_s(self) -> float:
-        return self._terms.timeout_s
-
-    @property
-    def read_again(self) -> bool:
-        return self._terms.read_again
-
-    @property
-    def on_progress(self) -> Callable[[TransferProgress], Awaitable[None]]:
-        return self._terms.on_progress
+    def urgency(self) -> TransferPriority:
+        return priority_of(self.priority)
 
 
 class Stalled(TimeoutError):
     """A transport moved nothing for too long."""
 
 
-class End(NamedTuple):
-    """How the call ended for one file; without an error it is there, verified."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryEnd:
+    """How an attempt ended; without an error, the target has verified the file."""
 
-    digest: str
-    error: str
-    method: str
-    checksum_failed: bool
+    source_node: str
+    target_node: str
+    error: str = ""
+    method: str = ""
+    checksum_failed: bool = False
 
 
-class CallCounts:
-    """What one call has brought about so far. A file leaves *open* by a receipt, or when it is given up."""
+class CallCounts(TransferCall):
+    """One call over several transports: what one of them fails at stays open for the next."""
 
     def __init__(
         self,
@@ -377,64 +396,50 @@ class CallCounts:
         receiver: str,
         on_progress: Callable[[TransferProgress], Awaitable[None]],
     ) -> None:
-        self.cards = list(cards)
+        super().__init__(cards, Terms(on_progress=on_progress))
         self.receiver = receiver
-        self.open = {card.digest: card for card in cards}
-        self.bytes_total = sum(card.size for card in cards)
-        self.bytes_sent = 0
         self.deadline_s = 0.0
         self.attempts: list[tuple[str, str]] = []
         self.stalls: list[tuple[str, float]] = []  # the transport, and how long it was waited for
         self.node_failed = False
-        self._on_progress = on_progress
-        self._known = dict(self.open)
-        self._failed = dict(failed)
+        self._failed |= failed
         self._whys: dict[str, str] = {}
-        self._corrupted: dict[str, str] = {}
-        self._lacking: set[str] = set()
         self._methods: dict[str, str] = {}
-        self._receipts: list[Receipt] = []
-        self._already: list[Receipt] = []
         self._unwritten: list[Receipt] = []
-        self._bytes_shown = self._files_shown = 0
 
     @property
     def unreachable(self) -> bool:
         """Whether no transport got through and nothing moved."""
         return self.node_failed and not self._receipts and not self._already
 
-    def card(self, digest: str) -> Artifact:
-        return self._known[digest]
-
     def take(self, moved: Moved, *, method: str) -> int:
         """Note what a transport brought about; return how many files arrived by it, or were there."""
         self.bytes_sent += moved.bytes_sent
-        self._lacking |= moved.lacking
-        arrived = self._take(moved.receipts, self._receipts, method)
-        arrived += self._take(moved.already_there, self._already, method)
+        self.lacks(moved.lacking)
+        arrived, there = self._fitting(moved.receipts, method), self._fitting(moved.already_there, method)
+        self.arrived(arrived)
+        self.found(there)
         for digest, why in moved.failed:
             if digest in self.open:
                 self._whys[digest] = f"{method}: {why}"
             if digest in moved.corrupted:
                 self._corrupted[digest] = why
-        return arrived
+        return len(arrived) + len(there)
 
-    def _take(self, receipts: Iterable[Receipt], kept: list[Receipt], method: str) -> int:
-        arrived = 0
+    def _fitting(self, receipts: Iterable[Receipt], method: str) -> list[Receipt]:
+        fitting: dict[str, Receipt] = {}
         for receipt in receipts:
             card = self.open.get(receipt.digest)
-            if card is None or receipt.node != self.receiver:
+            if card is None or receipt.node != self.receiver or card.digest in self._methods:
                 continue  # nobody asked for it, or it is told twice
             if receipt.size != card.size:
                 self._whys[card.digest] = f"{method}: {receipt.size} bytes arrived of {card.size}"
                 self._corrupted[card.digest] = "its size is wrong"
                 continue
-            del self.open[receipt.digest]
             self._methods[receipt.digest] = method
-            kept.append(receipt)
-            self._unwritten.append(receipt)
-            arrived += 1
-        return arrived
+            fitting[receipt.digest] = receipt
+        self._unwritten += fitting.values()
+        return list(fitting.values())
 
     def take_receipts(self) -> list[Receipt]:
         """Return the receipts that are not yet written down."""
@@ -447,9 +452,8 @@ class CallCounts:
 
     def give_up(self, why: str, cards: Iterable[Artifact] | None = None) -> None:
         """Count those of *cards* (all, by default) that are still open as failed."""
-        for card in list(self.open.values()) if cards is None else cards:
-            if self.open.pop(card.digest, None) is not None:
-                self._failed[card.digest] = self._whys.get(card.digest, why)
+        left = self.open if cards is None else [card.digest for card in cards]
+        self.fail({digest: self._whys.get(digest, why) for digest in left})
 
     def not_there(self) -> list[str]:
         """What the other node said it does not have, and nothing brought there or here since."""
@@ -461,47 +465,30 @@ class CallCounts:
 
     def failed(self) -> list[Artifact]:
         """What did not arrive, for whatever reason."""
-        return [card for card in self.cards if card.digest in self._failed]
+        return [card for card in self.cards.values() if card.digest in self._failed]
 
-    def moved(self) -> Moved:
-        return Moved(
-            receipts=tuple(self._receipts),
-            already_there=tuple(self._already),
-            failed=tuple(self._failed.items()),
-            corrupted=frozenset(self._corrupted) & self._failed.keys(),
-            lacking=frozenset(self.not_there()),
-            bytes_sent=self.bytes_sent,
-        )
-
-    def ends(self) -> Iterator[End]:
-        """Yield how it ended for each file that this node had."""
-        for digest in self._known:
+    def ends(self, source: str) -> Iterator[tuple[Artifact, DeliveryEnd]]:
+        """Yield how it ended for each file that *source* had."""
+        for digest, card in self.cards.items():
             if digest not in self.open:
-                error, wrong = self._failed.get(digest, ""), digest in self._corrupted
-                yield End(digest, error, self._methods.get(digest, ""), wrong)
+                yield (
+                    card,
+                    DeliveryEnd(
+                        source_node=source,
+                        target_node=self.receiver,
+                        error=self._failed.get(digest, ""),
+                        method=self._methods.get(digest, ""),
+                        checksum_failed=digest in self._corrupted,
+                    ),
+                )
 
-    async def show(self, progress: TransferProgress, *, before: tuple[int, int]) -> None:
+    async def show_attempt(self, progress: TransferProgress, *, before: tuple[int, int]) -> None:
         """Tell the caller how far the whole call is; it never goes back, though a transport may."""
-        self._bytes_shown = max(self._bytes_shown, min(self.bytes_total, before[0] + progress.bytes_done))
-        self._files_shown = max(self._files_shown, min(len(self._known), before[1] + progress.files_done))
-        await self._on_progress(
-            TransferProgress(
-                bytes_done=self._bytes_shown,
-                bytes_total=self.bytes_total,
-                files_done=self._files_shown,
-                files_total=len(self._known),
-            )
-        )
-
-    def settled(self) -> tuple[int, int]:
-        """Return the bytes and the files that are no longer open."""
-        return self.bytes_total - sum(card.size for card in self.open.values()), len(self._known) - len(
-            self.open
-        )
+        await self._show(before[0] + progress.bytes_done, before[1] + progress.files_done)
 
     def reports(self, here: str, node: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield what others should hear."""
-        types = {data_type_of(card.kind) for card in self.cards}
+        types = {data_type_of(card.kind) for card in self.cards.values()}
         for transport, seconds in self.stalls:
             stalled = {
                 "source_node": here if self.receiver == node else node,
@@ -551,7 +538,7 @@ class Attempt:
                 self.progressed = self.progressed or seen >= 0 or progress.bytes_done > 0
                 seen = progress.bytes_done + progress.files_done
                 limit.reschedule(min(ends_s, now_s() + self._stall_s))
-            await self.tally.show(progress, before=before)
+            await self.tally.show_attempt(progress, before=before)
 
         try:
             async with limit:
@@ -579,17 +566,3 @@ def _all_wrong(cards: Sequence[Artifact], why: str) -> Moved:
         return Moved()
     digest = cards[0].digest
     return Moved(failed=((digest, why),), corrupted=frozenset({digest}))
-
-
-def batches(cards: Sequence[Artifact]) -> Iterator[list[Artifact]]:
-    """Cut a long list up, so that what has arrived is written down before all is there."""
-    batch: list[Artifact] = []
-    size = 0
-    for card in cards:
-        if batch and (len(batch) >= BATCH_FILES or size + card.size > BATCH_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(card)
-        size += card.size
-    if batch:
-        yield batch

@@ -21,6 +21,7 @@ import structlog
 from ringrift.daemons.running import call_async
 from ringrift.data.artifacts import Artifact
 from ringrift.data.kv_records import KvRecords, kv_of
+from ringrift.data.transfer.contract import DeliveryEnd
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, system_runtime
@@ -99,17 +100,6 @@ def delivery_id(data_path: str, target_node: str) -> str:
 def retry_delay_s(retry_count: int) -> float:
     """How long to wait after that many retries."""
     return float(min(RETRY_S_MAX, RETRY_S * 2**retry_count))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryEnd:
-    """How an attempt ended; without an error, the target has verified the file."""
-
-    source_node: str
-    target_node: str
-    error: str = ""
-    method: str = ""
-    checksum_failed: bool = False
 
 
 # --- decisions ----------------------------------------------------------------------------------------

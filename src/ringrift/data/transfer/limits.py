@@ -10,7 +10,7 @@ import asyncio
 import heapq
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -21,9 +21,10 @@ import msgspec
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import KvRecords, kv_of
 from ringrift.data.transfer.contract import CHUNK_BYTES, Pace, TransferPriority, TransferRefused, priority_of
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import reported
+from ringrift.engine.waiting import entry_changed
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, system_runtime
 
@@ -273,7 +274,8 @@ def answer(
         return _because(refused, f"Max concurrent transfers total ({limits.concurrent_total})")
     left_at_host = ask.host_kbps - sum(item.allocated_kbps for item in there)
     left = limits.total_kbps - sum(item.allocated_kbps for item in live)
-    wanted = min(ask.host_kbps * ask.priority.share, limits.max_kbps)
+    # A low priority must not ask a slow host for so little that nothing ever begins.
+    wanted = min(max(ask.host_kbps * ask.priority.share, limits.min_kbps), limits.max_kbps)
     share = min(wanted, left_at_host, left)
     # A caller may ask for less than the least that is worth beginning; the line cannot offer less.
     if share < limits.min_kbps:
@@ -367,7 +369,7 @@ class BandwidthManager:
             left_s = deadline_s - self._runtime.monotonic_s()
             if got.granted or left_s <= 0:
                 return got
-            await self._wait_for_change(left_s)
+            await self._wait_for_change(ask, left_s)
 
     async def release_async(
         self, allocation_id: str, bytes_transferred: int = 0, duration_seconds: float = 0.0
@@ -421,34 +423,31 @@ class BandwidthManager:
         self.refused_total += not got.granted
         return got
 
-    async def _wait_for_change(self, seconds: float) -> None:
+    async def _wait_for_change(self, ask: Ask, seconds: float) -> None:
         """Until a share comes back or runs out, or the time is over."""
-        live = (await self.book()).live
-        next_end_s = min((item.expires_at for item in live), default=0.0) - self._runtime.now_s()
-        wait_s = min(seconds, next_end_s) if next_end_s > 0 else seconds
-        try:
-            async with (
-                asyncio.timeout(wait_s),
-                aclosing(self._kv.watch(self._books.key(self._place))) as seen,
-            ):
-                if len((await self.book()).live) < len(live):
-                    return  # one came back before the watch began
-                await anext(seen)
-        except TimeoutError:
+        entry = await self._kv.get(self._books.key(self._place))
+        if entry is None:  # nothing is given out, so no share can come back
+            await self._runtime.sleep(seconds)
             return
+        live, now_s = self._books.read(entry).live, self._runtime.now_s()
+        if answer(ask, live, self.limits, now_s).granted:
+            return  # one came back since the answer was no
+        ends_s = [item.expires_at - now_s for item in live if item.expires_at > now_s]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, *ends_s)):
+                await entry_changed(self._kv, entry)
 
     # --- without a loop -------------------------------------------------------------------------------
 
     def request(self, host: str, estimated_mb: float = 0.0, priority: str = "normal") -> BandwidthAllocation:
         return run_blocking(self.request_async(host, estimated_mb, priority), timeout_s=ANSWER_S)
 
-    def release(self, allocation_id: str, bytes_transferred: int = 0, duration_seconds: float = 0.0) -> bool:
-        giving = self.release_async(allocation_id, bytes_transferred, duration_seconds)
-        return run_blocking(giving, timeout_s=ANSWER_S)
+    release = blocking(release_async, timeout_s=ANSWER_S)
+    _book = blocking(book, timeout_s=ANSWER_S)
 
     def get_host_status(self, host: str) -> dict[str, Any]:
         """Return what is used and left of one host's line."""
-        book = run_blocking(self.book(), timeout_s=ANSWER_S)
+        book = self._book()
         there = [item for item in book.live if item.host == host]
         used, limit = sum(item.allocated_kbps for item in there), self.host_limit_kbps(host)
         left = max(0, limit - used)
@@ -466,7 +465,7 @@ class BandwidthManager:
 
     def get_optimal_time(self, host: str) -> float:
         """When a transfer to the host would have the line to itself, by the clock: now if it is idle."""
-        book = run_blocking(self.book(), timeout_s=ANSWER_S)
+        book = self._book()
         active = sum(item.host == host for item in book.live)
         return self._runtime.now_s() + SECONDS_PER_TRANSFER * active
 
@@ -480,7 +479,7 @@ class BandwidthManager:
 
     def get_stats(self) -> dict[str, Any]:
         """Return counts and measured rates; the rates are of the last transfers that ended."""
-        book = run_blocking(self.book(), timeout_s=ANSWER_S)
+        book = self._book()
         moved, seconds = sum(i.bytes_moved for i in book.ended), sum(i.seconds for i in book.ended)
         return {
             "active_allocations": len(book.live),

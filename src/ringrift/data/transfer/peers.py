@@ -12,7 +12,7 @@ import math
 import os
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import structlog
 from ringrift.data.artifacts import Artifact
 from ringrift.data.kv_records import KvRecords, kv_of
 from ringrift.decoding import unpack_as
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.ports import Blobs, KeyValue
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.health.breakers import BreakerConfig, BreakerState, CircuitBreaker
@@ -328,21 +328,19 @@ class SyncStallHandler:
 
     # --- without a loop -------------------------------------------------------------------------------
 
-    def record_stall(self, source: str, reason: str = "", for_s: float | None = None) -> int:
-        return run_blocking(self.record_stall_async(source, reason, for_s))
-
-    def record_recovery(self, source: str) -> None:
-        run_blocking(self.record_recovery_async(source))
-
-    def record_failed_recovery(self, source: str) -> None:
-        run_blocking(self.record_failed_recovery_async(source))
+    record_stall = blocking(record_stall_async)
+    record_recovery = blocking(record_recovery_async)
+    record_failed_recovery = blocking(record_failed_recovery_async)
+    get_stats = blocking(stats_async)
+    _set_aside = blocking(set_aside_async)
+    _get = blocking(get_async)
 
     def is_penalized(self, source: str) -> bool:
         return source in self._set_aside()
 
     def may_retry(self, source: str) -> bool:
         """Whether *source* has not yet stalled too often in a row, or its penalty is over."""
-        stall = run_blocking(self.get_async(source))
+        stall = self._get(source)
         over = stall is None or stall.left_s(self._runtime.now_s()) <= 0
         return over or stall is None or stall.count < self.config.max_retries
 
@@ -354,9 +352,6 @@ class SyncStallHandler:
         aside = self._set_aside()
         return next((each for each in all_sources if each not in excluded and each not in aside), None)
 
-    def get_stats(self) -> dict[str, Any]:
-        return run_blocking(self.stats_async())
-
     def health_check(self) -> HealthCheckResult:
         stats = self.get_stats()
         if stats["failed_recoveries"] > self.config.failed_recoveries_max:
@@ -364,9 +359,6 @@ class SyncStallHandler:
                 f"{stats['failed_recoveries']} stalls found no way out", **stats
             )
         return HealthCheckResult.ok("", **stats)
-
-    def _set_aside(self) -> Mapping[str, StallRecord]:
-        return run_blocking(self.set_aside_async())
 
 
 # A Bloom filter: a small summary of a set that never misses a member and sometimes sees one too many.

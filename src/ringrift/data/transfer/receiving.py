@@ -26,7 +26,7 @@ import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt, check_words
 from ringrift.data.transfer.chunks import PARTS, ChunkIndex, Incoming, hash_of
-from ringrift.data.transfer.contract import AT_REST, CHUNK_BYTES
+from ringrift.data.transfer.contract import AT_REST, CHUNK_BYTES, Moved
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE, check_digest, record_hash
 from ringrift.engine.sqlite.blobs import BlobFolder, digest_of, move_damaged
@@ -180,14 +180,6 @@ _CONFIRMED = "read again"
 _FULL_S = 60.0
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a group of files."""
-
-    receipts: tuple[Receipt, ...] = ()
-    failed: tuple[tuple[str, str], ...] = ()  # (digest, why)
-    corrupted: frozenset[str] = frozenset()  # of the failed: those whose bytes came, and were wrong
-
-
 class Intake:
     """The one way into a node's blob folder for the bytes of other nodes."""
 
@@ -284,7 +276,7 @@ class Intake:
         """Begin to take small files, which become durable together."""
         return Batch(self.folder, lambda digest, size: self._receipt(digest, size, verifier))
 
-    def adopt(self, delivered: Mapping[str, Path], verifier: str) -> Taken:
+    def adopt(self, delivered: Mapping[str, Path], verifier: str) -> Moved:
         """Verify and publish whole files that another program put into the incoming folder.
 
         A file whose bytes are wrong is removed; one that cannot be read now stays and fails.
@@ -309,7 +301,7 @@ class Intake:
         with translated_errors(self.folder.folder):
             self.folder.publish(sound)
         receipts = tuple(self._receipt(digest, sizes[digest], verifier) for digest in sound)
-        return Taken(receipts=receipts, failed=tuple(failed), corrupted=frozenset(corrupted))
+        return Moved(receipts=receipts, failed=tuple(failed), corrupted=frozenset(corrupted))
 
     def let_go(self, incoming: Incoming) -> None:
         """Leave an unfinished file to whoever continues it, in this process or another."""
@@ -373,13 +365,13 @@ class Batch:
             self._written[digest] = self._folder.write_private(digest, payload)
         self._sizes[digest] = len(payload)
 
-    def seal(self) -> Taken:
+    def seal(self) -> Moved:
         with translated_errors(self._folder.folder):
             self._folder.publish(self._written)
         self._written = {}
         receipts = tuple(self._receipt(digest, size) for digest, size in self._sizes.items())
         corrupted = frozenset(digest for digest, _ in self._failed)
-        return Taken(receipts=receipts, failed=tuple(self._failed), corrupted=corrupted)
+        return Moved(receipts=receipts, failed=tuple(self._failed), corrupted=corrupted)
 
     def __enter__(self) -> Self:
         return self

@@ -7,13 +7,14 @@ returns is what receivers verified: a file without a receipt is among the failed
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Unpack
 
 import structlog
 
-from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.artifacts import Artifact, Receipt, in_batches
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import each
 from ringrift.data.manifest.store import ManifestStore
@@ -22,17 +23,15 @@ from ringrift.data.transfer.contract import (
     Attempt,
     CallCounts,
     Moved,
+    MoveOptions,
     MoveOrder,
     NodeUnreachable,
     Pace,
-    Terms,
     TransferRefused,
     Transport,
     Way,
-    batches,
-    priority_of,
 )
-from ringrift.data.transfer.deliveries import DeliveryEnd, DeliveryLedger
+from ringrift.data.transfer.deliveries import DeliveryLedger
 from ringrift.data.transfer.limits import BandwidthManager, BothPaces, GateLimits, RatePace, TransferGates
 from ringrift.data.transfer.peers import Holdings, SyncStallHandler, TransferHealth
 from ringrift.data.transfer.ssh import ProgramMissing
@@ -46,6 +45,8 @@ log = structlog.get_logger()
 
 NAME = "transfer"
 DELIVERIES_OPENED_MAX = 100
+BATCH_FILES = 1_000
+BATCH_BYTES = 1 << 30
 _BYTES_PER_MB = 1_000_000
 
 # For a file of this node that is damaged, and what was found; False if it is sound by now, or gone.
@@ -108,43 +109,20 @@ class TransferService:
         self._decisions = DecisionLog(kv, runtime, node=nodes.this.name)
 
     async def send(
-        self,
-        node: DataNode | str,
-        artifacts: Sequence[Artifact | str],
-        *,
-        priority: str = "normal",
-        terms: Terms | None = None,
-        limit_bytes_per_s: float | None = None,
-        timeout_s: float | None = None,
-        avoid: Collection[str] = (),
+        self, node: DataNode | str, artifacts: Sequence[Artifact | str], **how: Unpack[MoveOptions]
     ) -> Moved:
         """Bring artifacts of this node (or their digests) to another one.
 
-        *timeout_s* bounds the call in all (by default by size); what has not arrived by then is among the
-        failed. Transports in *avoid* are tried last. Raises `ConfigError` (no such node, no way to it),
-        `TransferRefused` (not begun), `NodeUnreachable` (no transport got through) or `StorageFull`.
+        What has not arrived at the time-out is among the failed. Raises `ConfigError` (no such node, no way
+        to it), `TransferRefused` (not begun), `NodeUnreachable` (no transport got through) or `StorageFull`.
         """
-        order = MoveOrder(
-            priority_of(priority), terms or Terms(), limit_bytes_per_s, timeout_s, frozenset(avoid)
-        )
-        return await self._move(Way.SEND, node, artifacts, order)
+        return await self._move(Way.SEND, node, artifacts, MoveOrder(**how))
 
     async def fetch(
-        self,
-        node: DataNode | str,
-        artifacts: Sequence[Artifact | str],
-        *,
-        priority: str = "normal",
-        terms: Terms | None = None,
-        limit_bytes_per_s: float | None = None,
-        timeout_s: float | None = None,
-        avoid: Collection[str] = (),
+        self, node: DataNode | str, artifacts: Sequence[Artifact | str], **how: Unpack[MoveOptions]
     ) -> Moved:
         """Bring artifacts of another node here; as `send`. The receipts are this node's own."""
-        order = MoveOrder(
-            priority_of(priority), terms or Terms(), limit_bytes_per_s, timeout_s, frozenset(avoid)
-        )
-        return await self._move(Way.FETCH, node, artifacts, order)
+        return await self._move(Way.FETCH, node, artifacts, MoveOrder(**how))
 
     async def close(self) -> None:
         """End connections that would outlive the process. The next call makes them anew."""
@@ -169,7 +147,7 @@ class TransferService:
         found, begun_s = self._checked(node), self._runtime.now_s()
         cards, failed = await self._cards(artifacts, way)
         receiver = found.name if way is Way.SEND else self._nodes.this.name
-        tally = CallCounts(cards, failed, receiver=receiver, on_progress=order.on_progress)
+        tally = CallCounts(cards, failed, receiver=receiver, on_progress=order.terms.on_progress)
         if not cards:
             return tally.moved()
         timeout_s = order.timeout_s or self.config.timeout_s(tally.bytes_total, order.limit_bytes_per_s)
@@ -193,12 +171,12 @@ class TransferService:
     async def _admitted(self, node: DataNode, tally: CallCounts, order: MoveOrder) -> AsyncIterator[Pace]:
         """Hold a slot, a share of the line and the right to try, for the length of the block."""
         await self._check_set_aside(node.name)
-        async with self.gates.entered(node.name, priority=order.priority, wait_s=self._left_s(tally)):
+        async with self.gates.entered(node.name, priority=order.urgency, wait_s=self._left_s(tally)):
             await self._check_set_aside(node.name)  # those before us may have found out
             got = await self.bandwidth.request_async(
                 node.name,
                 tally.bytes_total / _BYTES_PER_MB,
-                order.priority.value,
+                order.urgency.value,
                 limit_bytes_per_s=order.limit_bytes_per_s,
                 wait_s=self._left_s(tally),
             )
@@ -207,7 +185,7 @@ class TransferService:
             begun_s = self._runtime.monotonic_s()
             self.health.begins(node.name, now_s=begun_s, for_s=self._left_s(tally))
             try:
-                yield BothPaces(RatePace(got.bytes_per_s, self._runtime), order.pace)
+                yield BothPaces(RatePace(got.bytes_per_s, self._runtime), order.terms.pace)
             finally:
                 self.health.ended(node.name)
                 seconds = self._runtime.monotonic_s() - begun_s
@@ -216,7 +194,9 @@ class TransferService:
     async def _move_all(
         self, way: Way, node: DataNode, tally: CallCounts, order: MoveOrder, pace: Pace
     ) -> None:
-        for batch in batches(await self._ordered(way, node, tally.cards)):
+        # In parts, so that what has arrived is written down before all is there.
+        ordered = await self._ordered(way, node, list(tally.cards.values()))
+        for batch in in_batches(ordered, files_max=BATCH_FILES, bytes_max=BATCH_BYTES):
             if self._left_s(tally) <= 0:
                 break
             if not await self._move_batch(way, node, tally, batch, order, pace):
@@ -238,8 +218,8 @@ class TransferService:
                 way,
                 node,
                 tally,
-                stall_s=min(self.config.stall_s, order.stall_s),
-                read_again=order.read_again,
+                stall_s=min(self.config.stall_s, order.terms.timeout_s),
+                read_again=order.terms.read_again,
             )
             reached = await self._attempted(attempt, left, pace) or reached
             await self._keep_receipts(tally)
@@ -364,7 +344,7 @@ class TransferService:
 
         async def look(receipt: Receipt) -> None:
             if await self._manifest.artifact(receipt.digest) is None:
-                unknown.append(tally.card(receipt.digest))
+                unknown.append(tally.cards[receipt.digest])
 
         await each(new, look)
         await each(unknown, lambda card: self._manifest.register([card]))
@@ -421,7 +401,7 @@ class TransferService:
         # Of a long list only the ends are written down: one write a file instead of two.
         if way is Way.SEND and len(tally.cards) <= DELIVERIES_OPENED_MAX:
             await each(
-                tally.cards,
+                tally.cards.values(),
                 lambda card: self.ledger.record_delivery_started(
                     card.kind.value,
                     card.digest,
@@ -436,19 +416,8 @@ class TransferService:
         if way is Way.SEND:
             tally.give_up("the transfer was broken off")
             try:
-                await each(
-                    list(tally.ends()),
-                    lambda end: self.ledger.end(
-                        tally.card(end.digest),
-                        DeliveryEnd(
-                            source_node=self._nodes.this.name,
-                            target_node=node.name,
-                            error=end.error,
-                            method=end.method,
-                            checksum_failed=end.checksum_failed,
-                        ),
-                    ),
-                )
+                ends = list(tally.ends(self._nodes.this.name))
+                await each(ends, lambda end: self.ledger.end(*end))
             except Unavailable as error:  # what was moved is worth more than the note of it
                 log.warning("transfer.deliveries_not_noted", node=node.name, error=str(error))
 

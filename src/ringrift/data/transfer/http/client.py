@@ -8,6 +8,7 @@ encrypted where the entry of the node names the fingerprint of its key.
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -18,7 +19,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ringrift.data.artifacts import Artifact
+from ringrift.data.artifacts import Artifact, in_batches
 from ringrift.data.config import DataNode, has_data_server
 from ringrift.data.transfer.chunks import ChunkedFile, ChunksLacking, Incoming, SpareBuffers, chunk_length
 from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Terms, TransferFailed
@@ -54,7 +55,7 @@ from ringrift.data.transfer.http.wire import (
     encode,
     split_hashes,
 )
-from ringrift.data.transfer.receiving import Batch, Intake, Taken, packed_cards
+from ringrift.data.transfer.receiving import Batch, Intake, packed_cards
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import DigestMismatch, RingRiftError, Unavailable
 from ringrift.runtime import Runtime
@@ -71,10 +72,10 @@ class Work(ABC):
 
     def __init__(self, intake: Intake, tally: TransferCounts, terms: Terms, speed: LineSpeed) -> None:
         self.intake, self.tally, self.terms, self._speed = intake, tally, terms, speed
-        self.pieces: deque[SmallFiles | ChunkSegment] = deque(cut(tally.open_files()))
+        self.pieces: deque[SmallFiles | ChunkSegment] = deque(cut(tally.open.values()))
 
     @abstractmethod
-    async def move_small(self, piece: SmallFiles, resources: WorkerResources) -> Taken:
+    async def move_small(self, piece: SmallFiles, resources: WorkerResources) -> Moved:
         """Move small files in one request."""
 
     @abstractmethod
@@ -82,7 +83,7 @@ class Work(ABC):
         """Move those chunks of a segment that the receiver lacks."""
 
     @abstractmethod
-    async def seal(self, large: LargeFile, resources: WorkerResources) -> Taken:
+    async def seal(self, large: LargeFile, resources: WorkerResources) -> Moved:
         """Have a large file verified and published; `ChunksLacking` if its receiver was started anew."""
 
     @abstractmethod
@@ -106,12 +107,13 @@ class Work(ABC):
             await self._seal(piece.of, resources)
 
     def give_up(self, piece: SmallFiles | ChunkSegment, why: RingRiftError) -> None:
-        if isinstance(piece, ChunkSegment):
-            piece.of.lost = True
-            self.tally.fail(piece.of.artifact.digest, why, corrupted=isinstance(why, CameWrong))
-            return
-        for artifact in piece.artifacts:
-            self.tally.fail(artifact.digest, why)
+        told, wrong = why.what if isinstance(why, Unavailable) else str(why), list[str]()
+        if isinstance(piece, SmallFiles):
+            digests = [artifact.digest for artifact in piece.artifacts]
+        else:
+            piece.of.lost, digests = True, [piece.of.artifact.digest]
+            wrong = digests if isinstance(why, CameWrong) else []
+        self.tally.fail(dict.fromkeys(digests, told), corrupted=wrong)
 
     async def _move_small(self, piece: SmallFiles, resources: WorkerResources) -> None:
         try:
@@ -121,7 +123,7 @@ class Work(ABC):
                 self.pieces.extendleft(piece.halves())
                 piece.artifacts = ()
             raise
-        self.tally.took(Taken(receipts=taken.receipts))
+        self.tally.took(Moved(receipts=taken.receipts))
         wrong = [artifact for artifact in piece.artifacts if artifact.digest in taken.corrupted]
         if wrong and piece.tries + 1 < TRIES:
             self.pieces.append(SmallFiles(wrong, tries=piece.tries + 1))
@@ -136,7 +138,7 @@ class Work(ABC):
             if large.rounds < TRIES:
                 self.pieces.extendleft(reversed(large.segments()))
             else:
-                self.tally.fail(large.artifact.digest, error)
+                self.tally.fail({large.artifact.digest: error.what})
             return
         self.tally.took(taken)
 
@@ -165,14 +167,14 @@ class Sending(Work):
 
     # --- small files ----------------------------------------------------------------------------------
 
-    async def move_small(self, piece: SmallFiles, resources: WorkerResources) -> Taken:
+    async def move_small(self, piece: SmallFiles, resources: WorkerResources) -> Moved:
         size = sum(artifact.size for artifact in piece.artifacts)
         sent = Files(piece.files, packed_cards(piece.artifacts))
         await resources.off_loop(resources.line.begin, "batch", encode(sent), size)
         for stride in _strides(piece.artifacts):
             await resources.paced(self.tally, self.terms.pace, sum(artifact.size for artifact in stride))
             await resources.watched(self.tally, self._send_stride, stride, resources)
-        taken = await resources.watched(self.tally, resources.line.finish, Taken)
+        taken = await resources.watched(self.tally, resources.line.finish, Moved)
         await resources.all_moved(self.tally, size)
         return taken
 
@@ -219,10 +221,10 @@ class Sending(Work):
         if answer.positions:
             raise CameWrong(f"{len(answer.positions)} chunks came wrong at the receiver")
 
-    async def seal(self, large: LargeFile, resources: WorkerResources) -> Taken:
+    async def seal(self, large: LargeFile, resources: WorkerResources) -> Moved:
         file, cards = large.file, packed_cards([large.artifact])
         return await resources.off_loop(
-            resources.line.ask, "seal", FileToSeal(file.digest, file.size, cards), Taken
+            resources.line.ask, "seal", FileToSeal(file.digest, file.size, cards), Moved
         )
 
     def _source(self, artifact: Artifact) -> ChunkedFile:
@@ -273,12 +275,12 @@ class Fetching(Work):
 
     # --- small files ----------------------------------------------------------------------------------
 
-    async def move_small(self, piece: SmallFiles, resources: WorkerResources) -> Taken:
+    async def move_small(self, piece: SmallFiles, resources: WorkerResources) -> Moved:
         answer: Files = await resources.off_loop(resources.line.ask, "fetch_batch", Files(piece.files), Files)
         coming = [file for file in answer.files if file in piece.files]
         for file in set(piece.files) - set(coming):
             self.tally.lacks([file.digest])
-            self.tally.fail(file.digest, _NOT_THERE)
+            self.tally.fail({file.digest: _NOT_THERE})
         with self.intake.batch(VERIFIER) as batch:
             for file in coming:
                 await resources.paced(self.tally, self.terms.pace, file.size)
@@ -351,13 +353,13 @@ class Fetching(Work):
                 return False
         return True
 
-    async def seal(self, large: LargeFile, resources: WorkerResources) -> Taken:
+    async def seal(self, large: LargeFile, resources: WorkerResources) -> Moved:
         digest = large.artifact.digest
         try:
             receipt = await resources.off_loop(self.intake.seal, self._incoming[digest], VERIFIER)
         except DigestMismatch as error:
-            return Taken(failed=((digest, error.found),), corrupted=frozenset({digest}))
-        return Taken(receipts=(receipt,))
+            return Moved(failed=((digest, error.found),), corrupted=frozenset({digest}))
+        return Moved(receipts=(receipt,))
 
     def _opened(self, large: LargeFile) -> Incoming:
         incoming = self.intake.incoming(large.artifact.digest, large.artifact.size)
@@ -398,7 +400,7 @@ class HttpTransport:
         tally = TransferCounts(artifacts, terms, self._runtime)
         open_line = self._opener(node, terms)
         await asyncio.to_thread(self._check_held_here, tally, read_again=terms.read_again)
-        if tally.open_files():
+        if tally.open:
             await self._first_word(_hello, open_line)
         return await self._work(Fetching(self._intake, tally, terms, self._speed(node)), open_line)
 
@@ -454,25 +456,26 @@ class HttpTransport:
     # --- what is where --------------------------------------------------------------------------------
 
     def _check_here(self, tally: TransferCounts) -> None:
-        for artifact in tally.artifacts.values():
-            if self._intake.held(artifact.digest, artifact.size) is None:
-                tally.fail(artifact.digest, "it is not whole in this node's store")
+        absent = [digest for digest, size in tally.sizes().items() if self._intake.held(digest, size) is None]
+        tally.fail(dict.fromkeys(absent, "it is not whole in this node's store"))
 
     def _check_held_here(self, tally: TransferCounts, *, read_again: bool) -> None:
         look = self._intake.read_again if read_again else self._intake.held
-        held = (look(file.digest, file.size) for file in tally.artifacts.values())
-        tally.already_there(receipt for receipt in held if receipt is not None)
-        if missing := sum(artifact.size for artifact in tally.open_files()):
+        held = [look(digest, size) for digest, size in tally.sizes().items()]
+        tally.found(receipt for receipt in held if receipt is not None)
+        if missing := sum(tally.sizes().values()):
             self._intake.check_room(missing)
 
     async def _ask_what_is_held(
         self, tally: TransferCounts, open_line: Callable[[], HttpLine], *, read_again: bool
     ) -> None:
-        files = [File(artifact.digest, artifact.size) for artifact in tally.open_files()]
-        for some in _asked_together(files, bytes_max=READ_AT_ONCE if read_again else None):
-            asked = Files(some, read_again=read_again)
+        files = [File(digest, size) for digest, size in tally.sizes().items()]
+        # In short questions where the files are read for the answer.
+        bytes_max = READ_AT_ONCE if read_again else math.inf
+        for some in in_batches(files, files_max=ASKED_AT_ONCE, bytes_max=bytes_max):
+            asked = Files(tuple(some), read_again=read_again)
             taken = await self._first_word(partial(_held, asked), open_line)
-            tally.already_there(taken.receipts)
+            tally.found(taken.receipts)
             tally.lacks({file.digest for file in asked.files} - {each.digest for each in taken.receipts})
             await tally.tell()
 
@@ -498,22 +501,8 @@ class HttpTransport:
         raise TransferFailed(why, retry_after_s=5.0)
 
 
-def _asked_together(files: Sequence[File], *, bytes_max: int | None) -> Iterator[tuple[File, ...]]:
-    """Cut a list into questions, short where the files are read for the answer."""
-    some: list[File] = []
-    size = 0
-    for file in files:
-        if some and (len(some) == ASKED_AT_ONCE or (bytes_max is not None and size + file.size > bytes_max)):
-            yield tuple(some)
-            some, size = [], 0
-        some.append(file)
-        size += file.size
-    if some:
-        yield tuple(some)
-
-
-def _held(asked: Files, line: HttpLine) -> Taken:
-    return line.ask("held", asked, Taken)
+def _held(asked: Files, line: HttpLine) -> Moved:
+    return line.ask("held", asked, Moved)
 
 
 def _hello(line: HttpLine) -> Hello:

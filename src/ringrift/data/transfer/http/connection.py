@@ -27,7 +27,7 @@ import msgspec
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.transfer.chunks import ChunksLacking
-from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Pace, Terms, TransferProgress, watched
+from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Pace, Terms, TransferCall, watched
 from ringrift.data.transfer.http.wire import (
     HEAD,
     HEAD_BYTES_MAX,
@@ -41,7 +41,6 @@ from ringrift.data.transfer.http.wire import (
     digest_of,
     encode,
 )
-from ringrift.data.transfer.receiving import Taken
 from ringrift.errors import RingRiftError, StorageFull, Unavailable
 from ringrift.runtime import Runtime
 from ringrift.tls import WrongCertificate, parse_pin, wrap_pinned
@@ -335,48 +334,23 @@ def _raise(refusal: ServerRefusal) -> None:
 _PROGRESS_S = 0.1
 
 
-class TransferCounts:
-    """What one call has brought about so far, told to whoever watches."""
+class TransferCounts(TransferCall):
+    """One call, whose bytes are counted as they cross the line and not by files."""
 
     def __init__(self, artifacts: Iterable[Artifact], terms: Terms, runtime: Runtime) -> None:
-        self.artifacts = {artifact.digest: artifact for artifact in artifacts}
-        self._terms, self._runtime = terms, runtime
-        self._receipts: dict[str, Receipt] = {}
-        self._already: dict[str, Receipt] = {}
-        self._failed: dict[str, str] = {}
-        self._corrupted: set[str] = set()
-        self._lacking: set[str] = set()
+        super().__init__(artifacts, terms)
+        self._runtime = runtime
         self._told_s = float("-inf")
-        self.bytes_sent = self._bytes_done = 0
+        self._bytes_done = 0
 
-    def already_there(self, receipts: Iterable[Receipt]) -> None:
-        for receipt in receipts:
-            if receipt.digest in self.artifacts:
-                self._already[receipt.digest] = receipt
-                self._bytes_done += receipt.size
+    def found(self, receipts: Iterable[Receipt]) -> None:
+        before = len(self._already)
+        super().found(receipts)
+        self._bytes_done += sum(receipt.size for receipt in self._already[before:])
 
-    def lacks(self, digests: Iterable[str]) -> None:
-        """The other node said that it does not have these."""
-        self._lacking.update(digests)
-
-    def took(self, taken: Taken) -> None:
-        for receipt in taken.receipts:
-            if receipt.digest in self.artifacts:
-                self._receipts[receipt.digest] = receipt
-                self._failed.pop(receipt.digest, None)
-        for digest, why in taken.failed:
-            self.fail(digest, why, corrupted=digest in taken.corrupted)
-
-    def fail(self, digest: str, why: str | RingRiftError, *, corrupted: bool = False) -> None:
-        if digest not in self._receipts:
-            self._failed[digest] = why.what if isinstance(why, Unavailable) else str(why)
-            if corrupted:
-                self._corrupted.add(digest)
-
-    def open_files(self) -> list[Artifact]:
-        """Those of which nothing is settled."""
-        settled = self._receipts.keys() | self._already.keys() | self._failed.keys()
-        return [artifact for digest, artifact in self.artifacts.items() if digest not in settled]
+    def took(self, answer: Moved) -> None:
+        self.arrived(answer.receipts)
+        self.fail(dict(answer.failed), corrupted=answer.corrupted)
 
     async def count(self, crossed: int, *, known: int = 0) -> None:
         """Note bytes that crossed the line, and others that the receiver has without them."""
@@ -388,26 +362,8 @@ class TransferCounts:
             await self.tell()
 
     async def tell(self) -> None:
-        total = sum(artifact.size for artifact in self.artifacts.values())
-        await self._terms.on_progress(
-            TransferProgress(
-                bytes_done=min(self._bytes_done, total),
-                bytes_total=total,
-                files_done=len(self._receipts) + len(self._already),
-                files_total=len(self.artifacts),
-            )
-        )
-
-    def moved(self) -> Moved:
-        corrupted = frozenset(self._corrupted & self._failed.keys())
-        return Moved(
-            receipts=tuple(self._receipts.values()),
-            already_there=tuple(self._already.values()),
-            failed=tuple(self._failed.items()),
-            corrupted=corrupted,
-            lacking=frozenset(self._lacking & self._failed.keys()),
-            bytes_sent=self.bytes_sent,
-        )
+        # A file that failed is no progress: the line is not the better for it.
+        await self._show(self._bytes_done, len(self._receipts) + len(self._already))
 
 
 # Several connections to one node, each with a worker that takes the next piece of work.

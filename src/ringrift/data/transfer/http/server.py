@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from ringrift.data.config import read_nodes
 from ringrift.data.protection.promises import Holder, KeepRequest, ReleaseRequest, open_holder
 from ringrift.data.transfer.chunks import ChunkedFile, ChunksLacking, Incoming, chunk_count, chunk_length
-from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.data.transfer.contract import CHUNK_BYTES, Moved
 from ringrift.data.transfer.http.wire import (
     ASKED_AT_ONCE,
     CHUNKS_AT_ONCE,
@@ -65,7 +65,7 @@ from ringrift.data.transfer.http.wire import (
     encode,
     split_hashes,
 )
-from ringrift.data.transfer.receiving import SMALL_BYTES_MAX, Intake, Taken, open_intake
+from ringrift.data.transfer.receiving import SMALL_BYTES_MAX, Intake, open_intake
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Corrupt, DigestMismatch, RingRiftError, StorageFull, Unavailable
 from ringrift.files import make_folders, remove_file, replace_file
@@ -192,7 +192,7 @@ class Answers:
         look = self._intake.read_again if asked.read_again else self._intake.held
         receipts = {file.digest: look(file.digest, file.size) for file in files}
         self._intake.check_room(sum(file.size for file in files if receipts[file.digest] is None))
-        return ServerAnswer(encode(Taken(receipts=tuple(r for r in receipts.values() if r is not None))))
+        return ServerAnswer(encode(Moved(receipts=tuple(r for r in receipts.values() if r is not None))))
 
     def _batch(self, head: bytes, payload: Payload) -> ServerAnswer:
         asked = decode(head, Files)
@@ -253,15 +253,15 @@ class Answers:
         file = decode(head, FileToSeal)
         if (held := self._intake.held(file.digest, file.size)) is not None:
             self._intake.cards.put(file.cards, (held,), sender=payload.peer)
-            return ServerAnswer(encode(Taken(receipts=(held,))))
+            return ServerAnswer(encode(Moved(receipts=(held,))))
         incoming = self._intake.incoming(file.digest, file.size)
         try:
             receipt = self._intake.seal(incoming, VERIFIER)
         except DigestMismatch as error:
             wrong = frozenset({file.digest})
-            return ServerAnswer(encode(Taken(failed=((file.digest, error.found),), corrupted=wrong)))
+            return ServerAnswer(encode(Moved(failed=((file.digest, error.found),), corrupted=wrong)))
         self._intake.cards.put(file.cards, (receipt,), sender=payload.peer)
-        return ServerAnswer(encode(Taken(receipts=(receipt,))))
+        return ServerAnswer(encode(Moved(receipts=(receipt,))))
 
     # --- files that go --------------------------------------------------------------------------------
 

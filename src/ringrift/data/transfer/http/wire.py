@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ringrift.data.artifacts import Artifact
+from ringrift.data.artifacts import Artifact, in_batches
 from ringrift.data.transfer.chunks import HASH_BYTES, chunk_count, chunk_length
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.receiving import SMALL_BYTES_MAX
@@ -29,7 +29,7 @@ from ringrift.settings import Settings
 #
 # A request is `POST /v1/VERB`; its body, like that of the answer, is a head (one of these values, as JSON)
 # and then a payload: the pieces that the head names, one after the other, nothing between them. `held`,
-# `batch` and `seal` are answered by a `Taken`. Every number that a node could get wrong has a bound here.
+# `batch` and `seal` are answered by a `Moved`. Every number that a node could get wrong has a bound here.
 
 
 T = TypeVar("T")
@@ -267,20 +267,8 @@ def cut(artifacts: Iterable[Artifact]) -> list[SmallFiles | ChunkSegment]:
             pieces += LargeFile(artifact).segments()
         else:
             small.append(artifact)
-    return pieces + _batches(small)
-
-
-def _batches(small: Sequence[Artifact]) -> list[SmallFiles | ChunkSegment]:
-    batches: list[SmallFiles | ChunkSegment] = []
-    waiting: list[Artifact] = []
-    size = 0
-    for artifact in small:
-        if waiting and (size + artifact.size > BATCH_BYTES_MAX or len(waiting) >= FILES_AT_ONCE):
-            batches.append(SmallFiles(waiting))
-            waiting, size = [], 0
-        waiting.append(artifact)
-        size += artifact.size
-    return [*batches, SmallFiles(waiting)] if waiting else batches
+    batches = in_batches(small, files_max=FILES_AT_ONCE, bytes_max=BATCH_BYTES_MAX)
+    return [*pieces, *map(SmallFiles, batches)]
 
 
 # Who may speak, and whether what was said is what arrives.
