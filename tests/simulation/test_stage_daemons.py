@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 from learning_world import BASELINES, World
 
+from ringrift.coordination.daemon_manager import DaemonManager
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.run_coordinator import get_loop_waker, get_open_run, get_stage_members
 from ringrift.coordination.stale_fallback import StaleFallbackDaemon
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import product_registry
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.opening import shared_engine
-from ringrift.events.router import get_router
 from ringrift.learning.facts.facts import GeneratorMoved, JobIssued, Noted, Promoted
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.state import stage_of
 from ringrift.learning.judging.promotion import ROLLBACK
-from ringrift.learning.plan import training_data
+from ringrift.learning.plan import training
+from ringrift.learning.plan.orders import outlook
 from ringrift.learning.plan.rules import CascadeRules, StudentRules
-from ringrift.learning.plan.snapshot import outlook
 from ringrift.learning.plan.stages import LEVERS
 from ringrift.learning.replay import replay
 from ringrift.learning.tuning import TOPIC as TUNED
@@ -331,7 +331,7 @@ def test_scores_of_games_count_only_while_quality_monitor_runs():
 
 
 def test_old_games_are_trained_on_only_while_stale_fallback_runs(monkeypatch):
-    monkeypatch.setattr(training_data, "FRESH_HOURS_MAX", 0.5)
+    monkeypatch.setattr(training, "FRESH_HOURS_MAX", 0.5)
 
     async def body(world):
         await world.periods(1.0)
@@ -358,7 +358,7 @@ def test_old_games_are_trained_on_only_while_stale_fallback_runs(monkeypatch):
 
 
 def test_games_that_are_played_anew_end_the_wait_of_a_training_for_them(monkeypatch):
-    monkeypatch.setattr(training_data, "FRESH_HOURS_MAX", 0.5)
+    monkeypatch.setattr(training, "FRESH_HOURS_MAX", 0.5)
 
     async def body(world):
         await world.periods(1.0)

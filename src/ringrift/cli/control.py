@@ -32,7 +32,7 @@ from ringrift.coordination.safeguards import get_emergency_stop
 from ringrift.decoding import decode_as
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.learning.pauses import ALL, Pause, Pauses, ReadPauses
+from ringrift.learning.requests import ALL, Pause, Pauses, ReadPauses
 from ringrift.process_identity import user_name
 from ringrift.redaction import loaded_secret
 from ringrift.runtime import Runtime, system_runtime

@@ -28,8 +28,8 @@ from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError
 from ringrift.learning.facts.facts import WorkerResumed, WorkerSetAside
 from ringrift.learning.facts.ledger import Ledger
-from ringrift.learning.plan.recomputation import BY_PERSON
 from ringrift.learning.plan.rules import configured_rules
+from ringrift.learning.plan.trust import BY_PERSON
 from ringrift.learning.requests import Request, StandingRequests, changes_standing
 from ringrift.learning.run_status import WorkerStatus
 from ringrift.learning.status_view import worker_statistics

@@ -26,17 +26,16 @@ from ringrift.coordination.coordination_bootstrap import (
     shutdown_all_coordinators,
     start_coordination,
 )
-from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.coordination.run_coordinator import get_situations, get_stage_members
+from ringrift.coordination.sync_base import close_data_plane
 from ringrift.coordination.unified_health_manager import Evidence, get_health_manager
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.planning import Ended, Phase
 from ringrift.daemons.requests import RequestCarrier
 from ringrift.daemons.running import attempt
 from ringrift.daemons.types import DaemonType
-from ringrift.data.plane import close_data_plane
 from ringrift.engine.fencing import fenced
 from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.opening import close_engine, get_engine, shared_engine
@@ -47,7 +46,7 @@ from ringrift.errors import RingRiftError
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import require_sound_database, require_whole_store, set_run_aside
-from ringrift.learning.judging.trends import ESCALATE_AFTER, RegressionSeverity, regression
+from ringrift.learning.judging.ratings import ESCALATE_AFTER, RegressionSeverity, regression
 from ringrift.learning.run_status import Curve
 from ringrift.learning.situation import RunningLoop, Situations
 from ringrift.process import process_scope

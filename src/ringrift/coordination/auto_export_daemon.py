@@ -16,8 +16,8 @@ from ringrift.engine.run_reports import reported
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.facts.records import base_rows, growth_of, rows_missing, window_rows
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.window import base_rows, growth_of, rows_missing, window_rows
 from ringrift.learning.job_announcements import blob_path
 from ringrift.learning.situation import Situations
 from ringrift.process import process_scope

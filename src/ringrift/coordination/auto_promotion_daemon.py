@@ -27,7 +27,7 @@ from ringrift.learning.job_announcements import blob_path
 from ringrift.learning.judging.promotion import ROLLBACK, PromotionJudgement, PromotionRules, judge
 from ringrift.learning.models import MODELS_FOLDER, ChampionFiles
 from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rechecked_since, under_judgement
-from ringrift.learning.plan.recall import previous_champion
+from ringrift.learning.plan.trust import previous_champion
 from ringrift.learning.run_status import Curve
 from ringrift.learning.situation import Situations
 from ringrift.runtime import Runtime

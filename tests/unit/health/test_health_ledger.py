@@ -25,7 +25,7 @@ from ringrift.coordination.unified_health_manager import (
     level_of,
     should_pause_pipeline,
 )
-from ringrift.daemons.manager import DaemonManager
+from ringrift.daemons.manager import DaemonService
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.opening import memory_engine
 from ringrift.errors import Unavailable
@@ -239,7 +239,7 @@ def test_daemons_and_coordinators_are_asked_themselves():
 
     async def main():
         runtime = SimulatedRuntime()
-        manager = DaemonManager(DaemonManagerConfig(loop_watchdog=False), runtime=runtime)
+        manager = DaemonService(DaemonManagerConfig(loop_watchdog=False), runtime=runtime)
         down, up = DaemonType.register("DOWN"), DaemonType.register("UP")
         manager.register_factory(down, crash, auto_restart=False)
         manager.register_factory(up, go_on)
@@ -281,7 +281,7 @@ def test_a_regression_is_measured_by_the_ratings_of_the_run():
     loop = CurvesOnly(
         fell=(point(1500), point(1400)), wavers=(point(1500), point(1490)), rose=(point(1400), point(1500))
     )
-    evidence = evidence_of_parts(DaemonManager(runtime=ManualRuntime()), Situations(loop))
+    evidence = evidence_of_parts(DaemonService(runtime=ManualRuntime()), Situations(loop))
     assert evidence["regression"]() == {"fell"}
     assert evidence["critical_regression"]() == {"fell"}
 

@@ -9,8 +9,8 @@ import msgspec
 from learning_story import RULES
 
 from ringrift.coordination.backpressure import QueueMonitor, QueueMonitorDaemon
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, RequestCarrier
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.memory import MemoryStore, memory_engine
@@ -24,9 +24,9 @@ from ringrift.learning.facts.high_water import read_mark
 from ringrift.learning.facts.ledger import Ledger, read_facts
 from ringrift.learning.facts.state import fold
 from ringrift.learning.loop import StatusWriter, TrainingLoop
-from ringrift.learning.pauses import ALL, Pause, Pauses
 from ringrift.learning.plan.stages import HELD_NOTED_S, LEVERS, health_note, hold_of, is_stopped
 from ringrift.learning.replay import replay
+from ringrift.learning.requests import ALL, Pause, Pauses
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
 from ringrift.learning.status_view import AroundConfig, config_status
 from ringrift.process import process_scope
