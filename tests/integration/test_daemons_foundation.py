@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ringrift.coordination.daemon_manager import get_daemon_manager
-from ringrift.daemons.manager import DaemonManager
+from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager
 from ringrift.daemons.types import DaemonInfo, DaemonManagerConfig, DaemonState, DaemonType, mark_daemon_ready
 from ringrift.process import process_scope
 

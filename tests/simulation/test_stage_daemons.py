@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from learning_world import BASELINES, World
 
+from ringrift.coordination.daemon_manager import DaemonManager
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.run_coordinator import get_loop_waker, get_open_run, get_stage_members
 from ringrift.coordination.stale_fallback import StaleFallbackDaemon
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import product_registry
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.opening import shared_engine
-from ringrift.events.router import get_router
 from ringrift.learning.facts.facts import GeneratorMoved, JobIssued, Noted, Promoted
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.state import stage_of

@@ -24,15 +24,14 @@ from ringrift.coordination.coordination_bootstrap import (
     shutdown_all_coordinators,
     start_coordination,
 )
-from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.coordination.run_coordinator import get_stage_members
-from ringrift.daemons.manager import DaemonManager
+from ringrift.coordination.sync_base import close_data_plane
 from ringrift.daemons.requests import RequestCarrier
 from ringrift.daemons.running import attempt
 from ringrift.daemons.types import DaemonType
-from ringrift.data.plane import close_data_plane
 from ringrift.engine.fencing import fenced
 from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.opening import close_engine, get_engine, shared_engine

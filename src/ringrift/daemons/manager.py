@@ -1,4 +1,4 @@
-"""`DaemonManager`: the public calls of the daemon room.
+"""`DaemonService`: the public calls of the daemon room.
 
 Every call that starts, stops, pauses or holds a daemon changes what is wanted; the supervisor does the rest.
 Calls are made on the event loop; status and probe calls may come from any thread.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import msgspec
 import structlog
@@ -33,7 +33,7 @@ from ringrift.daemons.registry import (
     validate_registry,
 )
 from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb
-from ringrift.daemons.restarts import JsonLedger, LedgerStore, MemoryLedger, RestartLedger, RestartPolicy
+from ringrift.daemons.restarts import LedgerStore, MemoryLedger, RestartLedger, RestartPolicy
 from ringrift.daemons.running import EntryPoint, Factory
 from ringrift.daemons.start_stop import Starter, StartResult, is_gone, stop_in_order, system_memory_percent
 from ringrift.daemons.status import DaemonReader, HealthRounds, Offload, in_thread
@@ -45,7 +45,6 @@ from ringrift.daemons.types import (
     DaemonManagerConfig,
     DaemonState,
     DaemonType,
-    ReadySignals,
     daemon_type_of,
     daemon_types_of,
 )
@@ -56,14 +55,12 @@ from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import ControlHere, answers_here
 from ringrift.errors import ConfigError, Conflict
-from ringrift.events.router import get_router
-from ringrift.process import SingletonMixin, process_scope
+from ringrift.process import process_scope
 from ringrift.process_identity import user_name
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.task_owner import TaskOwner
 
-__all__ = ["DaemonManager"]
+__all__ = ["DaemonService"]
 
 
 # From a registry row, or a user's factory, to a daemon that the supervisor can run.
@@ -78,10 +75,16 @@ class Registrar:
     """Fills the supervisor with units."""
 
     def __init__(
-        self, registry: Registry, supervisor: Supervisor, *, manager: object, bus: EventBus | None
+        self,
+        registry: Registry,
+        supervisor: Supervisor,
+        *,
+        manager: object,
+        bus: EventBus | None,
+        parts: Mapping[str, Any],
     ) -> None:
         self._registry, self._supervisor = registry, supervisor
-        self._offered: dict[str, Any] = {"manager": manager, "runtime": supervisor.runtime}
+        self._offered: dict[str, Any] = {**parts, "manager": manager, "runtime": supervisor.runtime}
         if bus is not None:
             self._offered["router"] = bus
 
@@ -217,7 +220,7 @@ EMITTED = (
 )
 
 
-class DaemonManager(DaemonReader, SingletonMixin):
+class DaemonService(DaemonReader):
     """Starts, watches, restarts and stops daemons."""
 
     emits: ClassVar[tuple[str, ...]] = EMITTED
@@ -234,7 +237,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
         memory_percent: Callable[[], float] = system_memory_percent,
         offload: Offload = in_thread,
     ) -> None:
-        _check_parts(config=config, registry=registry, bus=bus, ledger=ledger)
+        check_parts(config=config, registry=registry, bus=bus, ledger=ledger)
         self.config = config or DaemonManagerConfig()
         runtime = runtime or system_runtime()
         self.node_id = node_id or runtime.hostname
@@ -253,7 +256,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
             outbox=outbox,
         )
         self._starter = Starter(supervisor, self._registry, outbox.put, memory_percent=memory_percent)
-        self._registrar = Registrar(self._registry, supervisor, manager=self, bus=bus)
+        self._registrar = Registrar(self._registry, supervisor, manager=self, bus=bus, parts=self._parts())
         self._rounds = HealthRounds(supervisor, offload=offload)
         self._opened_on: asyncio.AbstractEventLoop | None = None
         self._tasks = TaskOwner("daemon manager")
@@ -262,34 +265,9 @@ class DaemonManager(DaemonReader, SingletonMixin):
         if self.config.auto_start and loop_is_running():
             self._open()
 
-    @classmethod
-    def get_instance(cls, config: DaemonManagerConfig | None = None) -> Self:
-        """Return the manager of this process; the first call may say how it is configured.
-
-        Raises `ConfigError` for another configuration than the manager that is there has.
-        """
-        _check_parts(config=config)
-        manager = process_scope().get(cls, lambda: cls._for_this_process(config))
-        if config is not None and manager.config != config:
-            raise ConfigError(
-                "the daemon manager of this process has another configuration; give it with the first call, "
-                "or shut the manager down and drop it with reset_daemon_manager()"
-            )
-        return manager
-
-    @classmethod
-    def reset_instance(cls) -> Self | None:
-        """Forget the manager of this process and return it; a running one should be shut down first."""
-        process_scope().drop(ReadySignals)
-        return super().reset_instance()
-
-    @classmethod
-    def _for_this_process(cls, config: DaemonManagerConfig | None = None) -> Self:
-        """On the process's router, with the ledger on disk."""
-        store = JsonLedger(get_settings().coordination_dir / "daemon_restarts.json")
-        manager = cls(config, bus=get_router(), ledger=store)
-        process_scope().put(ReadySignals, ReadySignals(manager.mark_ready))
-        return manager
+    def _parts(self) -> Mapping[str, Any]:
+        """What is handed to daemons of the product that name it among their arguments."""
+        return {}
 
     # --- registering ----------------------------------------------------------------------------------
 
@@ -612,7 +590,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
             log.warning("daemons.registry", wrong=text)
 
 
-def _check_parts(
+def check_parts(
     *, config: object = None, registry: object = None, bus: object = None, ledger: object = None
 ) -> None:
     """Refuse a part of another kind before anything is built on it."""

@@ -9,8 +9,8 @@ import msgspec
 from learning_story import RULES
 
 from ringrift.coordination.backpressure import QueueMonitor, QueueMonitorDaemon
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, RequestCarrier
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.memory import MemoryStore, memory_engine

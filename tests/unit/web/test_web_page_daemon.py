@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.event_router import get_router
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import Unavailable
-from ringrift.events.router import get_router
 from ringrift.learning.requests import Pauses
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.runtime import SystemRuntime
