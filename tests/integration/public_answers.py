@@ -61,6 +61,11 @@ def must_be_given(call):
     return [each.name for each in parameters if each.default is empty and each.kind not in variadic]
 
 
+def asks_nothing(call):
+    """Whether *call* can be made without arguments."""
+    return must_be_given(call) == []
+
+
 def asking(call):
     """*call*, or *call* about a config if it takes one; None if it wants anything else."""
     names = must_be_given(call)
@@ -82,7 +87,7 @@ def questions():
                 continue
             if WORDS.match(name) and (call := asking(value)) is not None:
                 found.setdefault(name, call)
-            elif OBJECT.match(name) and must_be_given(value) == [] and not inspect.iscoroutinefunction(value):
+            elif OBJECT.match(name) and asks_nothing(value) and not inspect.iscoroutinefunction(value):
                 found.setdefault(f"{name}()", value)
     return found
 
