@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from ringrift.data.sync.freshness import FreshnessChecker, FreshnessConfig, FreshnessResult, judge_freshness
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.process import process_scope
 
 __all__ = [
@@ -29,13 +29,12 @@ def get_freshness_checker() -> FreshnessChecker:
     return process_scope().get(FreshnessChecker, FreshnessChecker)
 
 
-def check_freshness(board_type: str, num_players: int) -> FreshnessResult:
-    """Look at the data of one config, from code without an event loop."""
-    return run_blocking(get_freshness_checker().check(f"{board_type}_{num_players}p"))
-
-
 async def check_freshness_async(board_type: str, num_players: int) -> FreshnessResult:
+    """Look at the data of one config; `check_freshness` is for code without an event loop."""
     return await get_freshness_checker().check(f"{board_type}_{num_players}p")
+
+
+check_freshness = blocking(check_freshness_async)
 
 
 async def ensure_fresh_data(board_type: str, num_players: int) -> FreshnessResult:
