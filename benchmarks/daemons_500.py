@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from benchmark import command
-from ringrift.daemons.manager import DaemonManager
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.status import HealthCheckResult
 

@@ -15,9 +15,8 @@ from collections.abc import Awaitable
 
 import benchmark
 from ringrift.learning.controller import RatingRefits
-from ringrift.learning.facts.records import Match
+from ringrift.learning.facts.records import BucketRules, Match
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.window import BucketRules
 from ringrift.learning.judging import ratings
 
 HELD_MS_MAX = 50.0

@@ -18,8 +18,8 @@ from statistics import median
 
 import benchmark
 from planning_pass import CONFIG, fill_queue, write_history
+from ringrift.coordination.event_router import get_router
 from ringrift.engine.opening import open_engine
-from ringrift.events.router import get_router
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.loop import StatusWriter

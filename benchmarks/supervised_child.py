@@ -25,8 +25,8 @@ from typing import Any
 import structlog
 
 from benchmark import command
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.daemons.child_process import ProcessDaemon
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 
 LIMIT_MS = 100.0

@@ -40,10 +40,11 @@ from click.testing import CliRunner
 
 from faulty_line import FaultyLine
 from ringrift.cli.main import app
+from ringrift.coordination.sync_base import close_data_plane, open_data_plane
 from ringrift.daemons import child_main
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import DataNode
-from ringrift.data.plane import DataPlane, Holders, close_data_plane, open_data_plane
+from ringrift.data.plane import DataPlane, Holders
 from ringrift.data.protection import promises
 from ringrift.data.protection.deletion import Deleter, DeletionRules
 from ringrift.data.protection.integrity import IntegrityCheckDaemon, OrphanDetectionDaemon

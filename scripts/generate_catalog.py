@@ -33,7 +33,7 @@ def _annotation(kind: str) -> str:
 
 
 def emitters_stub() -> str:
-    """`emitters.pyi`: the signatures that `emitters.py` makes at run time."""
+    """`event_emitters.pyi`: the signatures that `event_emitters.py` makes at run time."""
     functions = "".join(_emitter_stub(spec, f"{PREFIX}{name}") for name, spec in EMITTERS.items())
     return (
         f"{HEADER}# ruff: noqa: E501\n# fmt: off\n"
@@ -73,7 +73,7 @@ def generated_files() -> dict[Path, str]:
     """Path to content, for every derived file."""
     return {
         _CATALOG / "event_types.py": enum_source(),
-        _CATALOG / "emitters.pyi": emitters_stub(),
+        _CATALOG.parents[1] / "coordination" / "event_emitters.pyi": emitters_stub(),
     }
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from trace_journeys import Trace
 
+from ringrift.coordination.event_router import get_router
 from ringrift.engine.opening import close_engine
 from ringrift.events.event import RouterEvent
-from ringrift.events.router import get_router
 from ringrift.runtime import system_runtime
 
 EVENT = "MODEL_PROMOTED"  # crosses processes

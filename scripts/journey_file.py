@@ -19,12 +19,13 @@ from pathlib import Path
 
 from trace_journeys import Trace
 
-from ringrift.data.plane import DataPlane, close_data_plane, open_data_plane
-from ringrift.data.sync.daemon import AutoSyncDaemon
+from ringrift.coordination.event_router import get_router
+from ringrift.coordination.sync_base import close_data_plane, open_data_plane
+from ringrift.coordination.sync_coordinator import AutoSyncDaemon
+from ringrift.data.plane import DataPlane
 from ringrift.data.transfer.http.server import ADDRESS_FILE, create_data_server
 from ringrift.engine.opening import close_engine
 from ringrift.engine.ports import Claimant, NewWork
-from ringrift.events.router import get_router
 from ringrift.process import process_scope
 from ringrift.settings import Settings, load_settings
 from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport

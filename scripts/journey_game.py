@@ -14,11 +14,11 @@ from pathlib import Path
 
 from trace_journeys import Trace
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.run_coordinator import get_stage_members
 from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.engine.ports import Engine
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcements import RouterAnnouncer
 from ringrift.learning.controller import Controller

@@ -40,7 +40,7 @@ from ringrift.jobs.samples.plan import PowerWindow
 from ringrift.jobs.training.learner import LearnerConfig
 from ringrift.jobs.training.learning_loop import LearningConfig, LearningLoop
 from ringrift.jobs.training.train import line_plot
-from ringrift.learning.facts.window import base_rows, growth_of
+from ringrift.learning.facts.records import base_rows, growth_of
 from ringrift.learning.plan.rules import play_rules, target_rules
 from ringrift.network.architecture import ModelCard
 from ringrift.network.evaluator import NetEvaluator, has_bfloat16

@@ -27,9 +27,8 @@ from ringrift.errors import RingRiftError
 from ringrift.jobs.files import file_sha256, seal_json
 from ringrift.learning.facts.facts import AnyFact, JobEnded, JobIssued, Promoted, Rejected
 from ringrift.learning.facts.ledger import read_facts
-from ringrift.learning.facts.records import Model, ShardState
+from ringrift.learning.facts.records import BucketRules, Model, ShardState
 from ringrift.learning.facts.state import ConfigState, fold
-from ringrift.learning.facts.window import BucketRules
 from ringrift.runtime import SystemRuntime
 
 LOOK_S, NOTE_S, LATEST_S, STOP_S_MAX, COPY_LOOKS_MAX = 1.0, 10.0, 120.0, 120.0, 60

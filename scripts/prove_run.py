@@ -30,7 +30,7 @@ from prove_report import write_report
 
 from ringrift.games.registry import load_game
 from ringrift.jobs.files import read_json, seal_json
-from ringrift.learning.facts.window import RINGRIFT_BOARDS
+from ringrift.learning.facts.records import RINGRIFT_BOARDS
 
 LEARN = Path(__file__).with_name("learn.py")
 TOGETHER = "together"

@@ -51,12 +51,15 @@ class Journey:
 
 
 IN_JOBS = frozenset({"jobs", "games", "search", "network", "players"})
+EVENTS = frozenset(
+    {"events"}
+)  # the subject of the journey of an event, which the other two meet on their way
 JOURNEYS = {
     each.name: each
     for each in (
-        Journey("game", "a game to a champion", 35, IN_JOBS),
+        Journey("game", "a game to a champion", 35, IN_JOBS | EVENTS),
         Journey("event", "an event to another process", 12),
-        Journey("file", "a file to a verified copy", 25, frozenset({"events"})),
+        Journey("file", "a file to a verified copy", 25, EVENTS),
     )
 }
 

@@ -3,6 +3,7 @@
 from contextlib import asynccontextmanager
 from functools import partial
 
+from ringrift.coordination.event_router import get_router
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.plane import DataPlane, assemble_holders, assemble_transfers
@@ -76,6 +77,7 @@ async def running_node(name, root, *others, **fields):
             runtime,
             nodes=nodes,
             set_aside=partial(set_damaged_aside, plane),
+            router=get_router(),
         ),
         make_holders=lambda plane: assemble_holders(settings, runtime, nodes=nodes, promises=plane.promises),
     )

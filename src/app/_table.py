@@ -50,9 +50,9 @@ _NAMES = (
     "ringrift.coordination.event_normalization",
     "ringrift.coordination.event_mappings",
 )
-_EVENTS = (*_ROUTER, *_NAMES, "ringrift.events.catalog.emitters")
-_HANDLERS = ("ringrift.events.handlers",)
-_MANAGER = ("ringrift.daemons.manager", "ringrift.coordination.daemon_manager")
+_EVENTS = (*_ROUTER, *_NAMES, "ringrift.coordination.event_emitters")
+_HANDLERS = ("ringrift.coordination.handler_base",)
+_MANAGER = ("ringrift.coordination.daemon_manager",)
 _DAEMON_TYPES = ("ringrift.daemons.types",)
 _DAEMON_REGISTRY = (
     "ringrift.daemons.registry",
@@ -118,7 +118,7 @@ _PRESENT: dict[str, Alias] = {
         "event_bus", ("ringrift.coordination.event_mappings", "ringrift.coordination.event_buses")
     ),
     "cross_process_events": Alias("event_bus", ("ringrift.coordination.event_buses", *_ROUTER)),
-    "event_emitters": Alias("event_bus", ("ringrift.events.catalog.emitters",)),
+    "event_emitters": Alias("event_bus", ("ringrift.coordination.event_emitters",)),
     "event_mappings": Alias(
         "event_bus",
         ("ringrift.coordination.event_mappings", "ringrift.events.catalog.event_types"),
@@ -319,8 +319,8 @@ _OTHER_PACKAGES: dict[str, Alias] = {
 
 # Names that the old paths offered under another name than their home does.
 _OLD_NAMES: dict[str, dict[str, str]] = {
-    "base_handler": {"BaseEventHandler": "ringrift.events.handlers:HandlerBase"},
-    "event_subscription_mixin": {"EventSubscriptionMixin": "ringrift.events.handlers:HandlerBase"},
+    "base_handler": {"BaseEventHandler": "ringrift.coordination.handler_base:HandlerBase"},
+    "event_subscription_mixin": {"EventSubscriptionMixin": "ringrift.coordination.handler_base:HandlerBase"},
     "sync_safety": {"check_sqlite_integrity": "ringrift.data.files:check_sqlite_integrity"},
     "system_health_monitor": {
         "SystemHealthMonitor": "ringrift.coordination.system_health_monitor:SystemHealthMonitor"

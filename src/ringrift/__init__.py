@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         shutdown_coordination,
         start_coordination,
     )
-    from ringrift.coordination.daemon_manager import get_daemon_manager
+    from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager
     from ringrift.coordination.event_router import (
         EventSource,
         RouterEvent,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         subscribe,
         unsubscribe,
     )
-    from ringrift.daemons.manager import DaemonManager
+    from ringrift.coordination.handler_base import HandlerBase
     from ringrift.daemons.types import (
         DaemonInfo,
         DaemonManagerConfig,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         DaemonType,
     )
     from ringrift.events.catalog.event_types import DataEventType
-    from ringrift.events.handlers import HandlerBase
     from ringrift.events.tracing import get_trace_id, span, traced
     from ringrift.settings import Settings, get_settings
     from ringrift.status import CoordinatorStatus, HealthCheckResult
@@ -52,14 +51,14 @@ _HOMES: dict[str, str] = {
     "shutdown_all_coordinators": "ringrift.coordination.coordination_bootstrap",
     "shutdown_coordination": "ringrift.coordination.coordination_bootstrap",
     "start_coordination": "ringrift.coordination.coordination_bootstrap",
-    "DaemonManager": "ringrift.daemons.manager",
+    "DaemonManager": "ringrift.coordination.daemon_manager",
     "get_daemon_manager": "ringrift.coordination.daemon_manager",
     "DaemonInfo": "ringrift.daemons.types",
     "DaemonManagerConfig": "ringrift.daemons.types",
     "DaemonState": "ringrift.daemons.types",
     "DaemonType": "ringrift.daemons.types",
     "DataEventType": "ringrift.events.catalog.event_types",
-    "HandlerBase": "ringrift.events.handlers",
+    "HandlerBase": "ringrift.coordination.handler_base",
     "EventSource": "ringrift.coordination.event_router",
     "RouterEvent": "ringrift.coordination.event_router",
     "UnifiedEventRouter": "ringrift.coordination.event_router",

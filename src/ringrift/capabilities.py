@@ -46,11 +46,11 @@ class Capability:
 
 _HOMES: dict[Part, dict[str, str]] = {
     Part.FOUNDATION: {
-        "supervisor": "ringrift.daemons.manager",
-        "event_bus": "ringrift.events.router",
+        "supervisor": "ringrift.coordination.daemon_manager",
+        "event_bus": "ringrift.coordination.event_router",
         "component_health": "ringrift.coordination.system_health_monitor",
         "tracing": "ringrift.events.tracing",
-        "event_handlers": "ringrift.events.handlers",
+        "event_handlers": "ringrift.coordination.handler_base",
         "engine": "ringrift.engine",
         "roles": "ringrift.coordination.orchestrator_registry",
         "bootstrap": "ringrift.coordination.coordination_bootstrap",
@@ -67,7 +67,7 @@ _HOMES: dict[Part, dict[str, str]] = {
         "training_trigger": "ringrift.coordination.training_coordinator",
         "training_fallback": "ringrift.coordination.training_coordinator",
         "trend_analysis": "ringrift.coordination.metrics_analysis_orchestrator",
-        "replay_refresh": "ringrift.learning.facts.window",
+        "replay_refresh": "ringrift.learning.facts.records",
         "backpressure": "ringrift.coordination.backpressure",
         "scheduling": "ringrift.coordination.selfplay_scheduler",
         "work_supply": "ringrift.coordination.unified_queue_populator",
@@ -88,7 +88,7 @@ _HOMES: dict[Part, dict[str, str]] = {
         "replication": "ringrift.data.protection.replication",
         "training_staging": "ringrift.coordination.training_activity_daemon",
         "game_sync": "ringrift.coordination.sync_coordinator",
-        "housekeeping": "ringrift.resources.disk",
+        "housekeeping": "ringrift.coordination.maintenance_daemon",
         "transfer": "ringrift.coordination.cluster_transport",
         "transactions": "ringrift.coordination.transaction_isolation",
         "freshness": "ringrift.coordination.training_freshness",

@@ -6,6 +6,7 @@ changes neither.
 
 from __future__ import annotations
 
+import getpass
 import os
 import sys
 from importlib import import_module
@@ -19,6 +20,14 @@ _TIME_OF_DAY_TOLERANCE_S = 2.0  # the system rounds, and reckons it from a clock
 _STATE, _START_TICKS, _ENVIRONMENT_START, _ENVIRONMENT_END = 0, 19, 47, 48
 _ENDED = ("Z", "X")
 _STOPPED = ("T", "t")
+
+
+def user_name() -> str:
+    """Who runs this process."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        return f"user {os.getuid()}"
 
 
 def own_start_s() -> float:

@@ -14,15 +14,14 @@ from ringrift.coordination.coordination_bootstrap import (
     shutdown_coordination,
 )
 from ringrift.coordination.coordinator_dependencies import COORDINATOR_REGISTRY, InitPattern
-from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.initializer import load_entry_point
 from ringrift.daemons.child_process import ProcessDaemon
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import Isolation, product_registry
 from ringrift.daemons.running import takes_keyword
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine
-from ringrift.events.router import get_router
 from ringrift.runtime import system_runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 

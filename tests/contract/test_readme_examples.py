@@ -4,8 +4,8 @@ import ast
 import inspect
 from pathlib import Path
 
+from ringrift.coordination.event_router import get_router
 from ringrift.engine.opening import close_engine
-from ringrift.events.router import get_router
 
 README = Path(__file__).parents[2] / "README.md"
 

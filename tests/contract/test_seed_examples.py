@@ -23,10 +23,10 @@ import pytest
 from app._table import PlannedModule
 from ringrift.capabilities import capability
 from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.event_router import get_router
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine
 from ringrift.events.event import EventSource, RouterEvent
-from ringrift.events.router import get_router
 from ringrift.status import HealthCheckResult
 
 DOCUMENTS = Path(__file__).parents[1] / "data" / "documents"

@@ -132,8 +132,8 @@ def test_the_hook_is_installed_once():
 
 def test_import_of_app_loads_no_home():
     heavy = (
-        "ringrift.events.router ringrift.daemons.manager ringrift.coordination.coordination_bootstrap "
-        "ringrift.coordination.system_health_monitor asyncio"
+        "ringrift.coordination.event_router ringrift.daemons.manager "
+        "ringrift.coordination.coordination_bootstrap ringrift.coordination.system_health_monitor asyncio"
     )
     check = f"import sys, app, app.coordination; print([m for m in {heavy.split()!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)

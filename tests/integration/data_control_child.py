@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ringrift.coordination.sync_durability import SyncWAL
-from ringrift.data.sync.mutex import SyncMutex
+from ringrift.coordination.sync_mutex import SyncMutex
 from ringrift.data.transactions import TransactionLog
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import LeaseLost

@@ -6,10 +6,10 @@ import signal
 import sys
 
 from ringrift.coordination.ephemeral_data_guard import wire_ephemeral_events
+from ringrift.coordination.event_router import get_router
+from ringrift.coordination.sync_base import open_data_plane
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.plane import open_data_plane
 from ringrift.engine.opening import close_engine
-from ringrift.events.router import get_router
 
 
 async def main(files: int) -> None:

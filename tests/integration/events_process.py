@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from ringrift.events.router import get_router
+from ringrift.coordination.event_router import get_router
 
 EVENT = "TRAINING_PROGRESS"
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ringrift.coordination.daemon_manager import get_daemon_manager
-from ringrift.daemons.manager import DaemonManager
+from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager
 from ringrift.daemons.types import DaemonInfo, DaemonManagerConfig, DaemonState, DaemonType, mark_daemon_ready
 from ringrift.process import process_scope
 
@@ -89,7 +88,7 @@ async def test_the_documented_calls_run_as_printed() -> None:
     assert await manager.start(DaemonType.AUTO_SYNC, wait_for_deps=True)
     assert manager.is_running(DaemonType.AUTO_SYNC)
     for dtype, state in manager.get_all_daemon_health().items():
-        assert state.get("healthy", True), dtype
+        assert state.get("healthy", True) is manager.is_running(dtype), dtype
 
     class MyCustomDaemon:
         async def start(self) -> None:

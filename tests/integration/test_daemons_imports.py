@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ringrift.daemons.manager import DaemonManager
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.daemons.registry import DaemonSpec, Registry
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 

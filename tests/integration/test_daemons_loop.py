@@ -14,8 +14,8 @@ from typing import Any
 
 import psutil
 
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.daemons.child_process import OrphanGuard
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.events.unified_router import UnifiedEventRouter
 

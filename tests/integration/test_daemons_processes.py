@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.daemons.child_process import LOG_BYTES_MAX, ChildDied, ChildHangs, ProcessDaemon, ProcessLimits
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.types import DaemonManagerConfig, DaemonState, DaemonType
 
 PYTHON = sys.executable
@@ -217,7 +217,7 @@ async def test_the_manager_restarts_a_killed_child_at_once_and_stops_it_for_good
 SUPERVISOR = """
 import asyncio, sys
 from ringrift.daemons.child_process import ProcessDaemon
-from ringrift.daemons.manager import DaemonManager
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.daemons.types import DaemonType
 
 async def main():

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.sync_durability import SyncWAL
+from ringrift.coordination.sync_mutex import SyncMutex
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.manifest.store import ManifestStore
-from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transactions import TransactionLog
 from ringrift.data.transfer.contract import Moved
 from ringrift.data.transfer.limits import GateLimits
@@ -121,6 +122,7 @@ def test_row_15_a_hundred_transfers_asked_for_at_once_run_a_few_at_a_time():
             engine.kv,
             runtime,
             set_aside=nothing_is_damaged,
+            router=get_router(),
             config=TransferConfig(gates=GateLimits(total=12, per_node=5)),
         )
         digest = await engine.blobs.put_bytes(b"games")
@@ -156,7 +158,13 @@ def test_row_17_a_transfer_without_receipts_moved_nothing():
         nodes = DataNodes("here", [DataNode(name="there")])
         transport = BoastingTransport(runtime)
         service = TransferService(
-            [transport], nodes, engine.blobs, engine.kv, runtime, set_aside=nothing_is_damaged
+            [transport],
+            nodes,
+            engine.blobs,
+            engine.kv,
+            runtime,
+            set_aside=nothing_is_damaged,
+            router=get_router(),
         )
         digest = await engine.blobs.put_bytes(b"games")
         moved = await service.send("there", [Artifact(digest=digest, size=5)])

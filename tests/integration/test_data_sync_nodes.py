@@ -12,10 +12,10 @@ from data_transports import Store
 from ringrift.coordination.sync_bandwidth import BatchRsync
 from ringrift.coordination.sync_coordinator import AutoSyncConfig, AutoSyncDaemon, SyncFacade
 from ringrift.coordination.sync_durability import SyncWAL
+from ringrift.coordination.sync_mutex import SyncMutex
 from ringrift.coordination.transfer_verification import TransferVerifier
 from ringrift.data.protection.records import DecisionLog
 from ringrift.data.sync.cluster_view import NodeReportCollector
-from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.http.wire import SECRET_FILE
 from ringrift.runtime import SystemRuntime

@@ -14,8 +14,7 @@ from ringrift.engine.opening import close_engine, get_engine
 from ringrift.learning.doctor.findings import read_diagnoses
 from ringrift.learning.facts.facts import JobEnded, JobIssued
 from ringrift.learning.facts.ledger import Ledger, remember_config
-from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import rules_note
+from ringrift.learning.plan.rules import LearningRules, rules_note
 from ringrift.settings import get_settings
 from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 

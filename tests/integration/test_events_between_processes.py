@@ -112,7 +112,7 @@ def test_local_events_create_no_files(tmp_path):
     env = {**os.environ, "RINGRIFT_DATA_DIR": str(tmp_path / "data")}
     script = (
         "import asyncio\n"
-        "from ringrift.events.router import get_router\n"
+        "from ringrift.coordination.event_router import get_router\n"
         "seen = []\n"
         "get_router().subscribe('CHECKPOINT_SAVED', seen.append)\n"
         "get_router().publish_sync('CHECKPOINT_SAVED', {})\n"

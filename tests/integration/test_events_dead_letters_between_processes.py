@@ -17,7 +17,7 @@ PROGRAM = textwrap.dedent(
     import asyncio, os, sys
     from pathlib import Path
     from ringrift.coordination.dead_letter_queue import run_retry_daemon
-    from ringrift.events.router import get_router
+    from ringrift.coordination.event_router import get_router
 
     folder = Path(sys.argv[1])
 

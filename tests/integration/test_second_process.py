@@ -30,6 +30,20 @@ print(json.dumps({
     "selfplay_tasks": len(get_selfplay_orchestrator().get_history(limit=1000)),
 }))
 """
+ACT = """
+import asyncio, json
+from app.coordination.daemon_manager import get_daemon_manager
+from app.coordination.daemon_types import DaemonType
+
+async def act():
+    manager, one = get_daemon_manager(), DaemonType.EVALUATION
+    found = [manager.is_running(one), await manager.stop(one, reason="the board is needed")]
+    found += [manager.is_running(one), manager.why(one)]
+    found += [await manager.start(one), manager.is_running(one)]
+    return [*found, await manager.start(DaemonType.FEEDBACK_LOOP)]
+
+print(json.dumps(asyncio.run(act())))
+"""
 TELL = """
 import asyncio, json, sys
 from app.coordination.event_router import get_router
@@ -157,6 +171,11 @@ async def test_a_live_run_is_answered_from_another_process(loop):
     assert found["selfplay"]["total_games"] > 0
     assert found["selfplay"]["games_last_hour"] > 0
     await brings_games_of_its_own(loop, environment)
+    ran, stopped, still_runs, why, started, runs_again, router_is_there = run(["-c", ACT], environment)
+    assert (ran, stopped, still_runs) == (True, True, False)
+    assert "stopped by a person: " in why
+    assert "the board is needed" in why
+    assert (started, runs_again, router_is_there) == (True, True, True)
     assert await loop.end() == 0
     told = run(["-m", "ringrift.cli", "events", "audit", "--json"], environment)["events"]
     seen = {each["name"]: (each["last_sent_s"], each["last_received_s"]) for each in told}

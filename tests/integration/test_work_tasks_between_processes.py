@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.task_coordinator import (
     TaskCoordinator,
     can_spawn,
@@ -19,7 +20,6 @@ from ringrift.coordination.task_coordinator import (
     wire_task_limits,
 )
 from ringrift.engine.opening import close_engine
-from ringrift.events.router import get_router
 
 PROGRAM = """
 import os, sys

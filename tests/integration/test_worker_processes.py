@@ -12,7 +12,7 @@ import pytest
 from held_job import STEPS, held_command
 from ringrift.engine.ports import NewWork, WorkState
 from ringrift.jobs.shards.storage import open_shard
-from ringrift.learning.pauses import Pause, Pauses
+from ringrift.learning.requests import Pause, Pauses
 from ringrift.work.job.orders import JobOrder
 from ringrift.work.worker.records import live_workers, running_jobs
 from worker_orders import is_alive, use_command, worker_bench

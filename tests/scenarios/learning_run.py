@@ -11,7 +11,7 @@ from learning_world import JOB_S
 from test_stage_daemons import CONFIG, FOLLOWER, RunWithDaemons, needed
 
 from ringrift.coordination.coordination_bootstrap import shutdown_all_coordinators, start_coordination
-from ringrift.events.router import get_router
+from ringrift.coordination.event_router import get_router
 from ringrift.learning.announcements import RouterAnnouncer
 from ringrift.learning.facts.results import participant
 from ringrift.learning.loop import StatusWriter

@@ -36,17 +36,16 @@ HANDS_ON = {
     "ringrift.coordination.cross_process_events",
     "ringrift.coordination.event_buses",
     "ringrift.coordination.event_emission_mixin",
+    "ringrift.coordination.event_emitters",
     "ringrift.coordination.event_router",
+    "ringrift.coordination.handler_base",
     "ringrift.coordination.run_coordinator",
     "ringrift.events.catalog.emission",
-    "ringrift.events.catalog.emitters",
     "ringrift.events.handlers",
-    "ringrift.events.router",
     "ringrift.events.router_loop",
     "ringrift.events.unified_router",
     "ringrift.web.endpoints",
     "ringrift.web.probes",
-    "ringrift.work.coordinator",
 }
 PUBLISHING = ("publish", "publish_event", "publish_sync")
 # Functions by which a test could send an event itself; the emitters of one event come from the catalog.

@@ -8,12 +8,12 @@ from recording import scenario
 from ringrift.coordination.contracts import register_coordinator
 from ringrift.coordination.coordination_bootstrap import shutdown_all_coordinators, start_coordination
 from ringrift.coordination.dead_letter_queue import DeadLetterQueue, DLQRetryDaemon, enable_dead_letter_queue
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.system_health_monitor import (
     CoordinatorHealthMonitor,
     SystemHealthMonitor,
 )
 from ringrift.coordination.unified_health_manager import get_health_manager
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.status import HealthCheckResult
 from ringrift.testing.simulation import ManualRuntime

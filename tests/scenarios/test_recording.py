@@ -5,9 +5,9 @@ import ast
 import pytest
 from recording import declared, published_by, scenario
 
+from ringrift.coordination.event_emitters import emit_work_completed
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.selfplay_orchestrator import get_selfplay_orchestrator
-from ringrift.events.catalog.emitters import emit_work_completed
-from ringrift.events.router import get_router
 from ringrift.learning.announcements import RouterAnnouncer
 
 WORK = {"work_id": "w1", "work_type": "selfplay"}

@@ -10,13 +10,13 @@ from recording import scenario
 from ringrift.control.lease import TOKEN_KEY, ControlLease
 from ringrift.control.process import run_control_process
 from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.progress_watchdog import ProgressWatchdog
 from ringrift.coordination.selfplay_scheduler import SelfplayScheduler
 from ringrift.coordination.sync_coordinator import get_sync_router
 from ringrift.engine.memory import memory_engine
 from ringrift.engine.opening import open_engine
 from ringrift.errors import ControlLost
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RunSeen
 from ringrift.runtime import SystemRuntime, system_runtime

@@ -9,9 +9,9 @@ from learning_run import CONFIG, LearningRun
 from recording import scenario
 from worker_world import end_well, say
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.optimization_coordinator import get_optimization_coordinator
 from ringrift.engine.ports import Claimant
-from ringrift.events.router import get_router
 from ringrift.settings import get_settings
 from ringrift.testing.simulation import simulate
 from ringrift.work.durations import DurationStore

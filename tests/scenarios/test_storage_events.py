@@ -15,6 +15,8 @@ from data_cluster import running_node
 from data_http import SECRET, DataServerProcess
 from data_transports import Store
 from ringrift.coordination.ephemeral_data_guard import EphemeralDataGuard
+from ringrift.coordination.maintenance_daemon import MaintenanceDaemon
+from ringrift.coordination.sync_coordinator import AutoSyncDaemon
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.backup.daemons import ArchiveBackup, DriveBackupDaemon, S3BackupDaemon
 from ringrift.data.backup.service import BackupRules
@@ -22,9 +24,8 @@ from ringrift.data.config import DataNode
 from ringrift.data.protection.distribution import DistributionDaemon, DistributionRules
 from ringrift.data.protection.integrity import OrphanDetectionDaemon
 from ringrift.data.protection.replication import ReplicationMonitorDaemon, ReplicationRepairDaemon
-from ringrift.data.sync.daemon import AutoSyncDaemon
 from ringrift.data.transfer.http.wire import SECRET_FILE
-from ringrift.resources.disk import LOG_BYTES_MAX, DiskSpaceManagerDaemon, DiskUsage, MaintenanceDaemon
+from ringrift.resources.disk import LOG_BYTES_MAX, DiskSpaceManagerDaemon, DiskUsage
 from ringrift.runtime import SystemRuntime
 
 AT_ONCE = BackupRules(gather_s=0.0, retry_s=0.001, retry_s_max=0.001)

@@ -4,9 +4,9 @@ from machine import DataListeners, Listeners, listen
 from recording import scenario
 from sync_world import SyncWorld
 
+from ringrift.coordination.sync_mutex import SyncMutex
 from ringrift.coordination.training_trigger_daemon import TrainingTriggerDaemon
 from ringrift.data.config import FAILURES_CRITICAL, DataNode, SyncStrategy
-from ringrift.data.sync.mutex import SyncMutex
 from ringrift.testing.simulation import simulate
 
 HOUR_S = 3600.0

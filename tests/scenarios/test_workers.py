@@ -13,10 +13,10 @@ from ringrift.coordination.coordination_bootstrap import (
     shutdown_all_coordinators,
     start_coordination,
 )
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.task_coordinator import get_task_coordinator
 from ringrift.engine.opening import shared_engine
 from ringrift.engine.ports import NewWork, WorkState
-from ringrift.events.router import get_router
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
 from ringrift.testing.simulation import simulate

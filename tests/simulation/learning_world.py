@@ -13,8 +13,8 @@ from ringrift.errors import LeaseLost, Unavailable
 from ringrift.jobs.evaluation.evaluate import GateParams
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.results import participant
-from ringrift.learning.facts.window import BucketRules
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.statistics.match_evidence import Evidence, MatchVerdict
 from ringrift.statistics.ratings import place_chances

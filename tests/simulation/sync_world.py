@@ -7,12 +7,12 @@ import weakref
 from functools import partial
 from tempfile import mkdtemp
 
+from ringrift.coordination.sync_coordinator import AutoSyncDaemon
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import AutoSyncConfig, DataNodes
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import set_damaged_aside
 from ringrift.data.sync.cluster_view import NodeReportCollector
-from ringrift.data.sync.daemon import AutoSyncDaemon
 from ringrift.data.transfer.contract import Moved, TransferFailed
 from ringrift.data.transfer.service import TransferService
 from ringrift.engine.memory import MemoryStore, memory_engine

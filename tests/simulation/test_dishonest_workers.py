@@ -7,8 +7,7 @@ from learning_world import World
 
 from ringrift.learning.facts.facts import WorkerSetAside
 from ringrift.learning.facts.ledger import read_facts
-from ringrift.learning.facts.records import ShardState
-from ringrift.learning.facts.trust import SUSPICION_MAX, WorkerStanding, makers_of
+from ringrift.learning.facts.records import SUSPICION_MAX, ShardState, WorkerStanding, makers_of
 from ringrift.learning.replay import replay
 from ringrift.testing.simulation import simulate
 

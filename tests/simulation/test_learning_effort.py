@@ -10,8 +10,8 @@ from effort_world import EffortWorld, Machine, measured
 
 from ringrift.learning.facts.state import fold
 from ringrift.learning.judging.feedback import RatingCurves
+from ringrift.learning.plan.orders import ConfigPlan, outlook
 from ringrift.learning.plan.plan import plan_next_games
-from ringrift.learning.plan.snapshot import ConfigPlan, outlook
 from ringrift.testing.simulation import simulate
 
 CONFIGS = ("square8_2p",)

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 from learning_world import BASELINES, World
 
+from ringrift.coordination.daemon_manager import DaemonManager
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.run_coordinator import get_loop_waker, get_open_run, get_stage_members
 from ringrift.coordination.stale_fallback import StaleFallbackDaemon
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import product_registry
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.opening import shared_engine
-from ringrift.events.router import get_router
 from ringrift.learning.facts.facts import GeneratorMoved, JobIssued, Noted, Promoted
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.state import stage_of
 from ringrift.learning.judging.promotion import ROLLBACK
-from ringrift.learning.plan import training_data
+from ringrift.learning.plan import training
+from ringrift.learning.plan.orders import outlook
 from ringrift.learning.plan.rules import CascadeRules, StudentRules
-from ringrift.learning.plan.snapshot import outlook
 from ringrift.learning.plan.stages import LEVERS
 from ringrift.learning.replay import replay
 from ringrift.learning.tuning import TOPIC as TUNED
@@ -191,14 +191,15 @@ def test_champion_and_generator_stay_while_auto_promotion_is_stopped():
     lived(body)
 
 
-def test_a_daemon_that_shows_promotions_does_not_stand_in_for_the_one_that_makes_them():
+def test_the_other_name_of_auto_promotion_is_refused_beside_it_and_promotes_without_it():
     async def body(world):
-        await world.manager.start(DaemonType.UNIFIED_PROMOTION)
-        await world.manager.stop(DaemonType.AUTO_PROMOTION)
-        await world.runtime.sleep(20.0)
-        stopped_s = world.runtime.now_s()
+        manager = world.manager
+        assert not await manager.start(DaemonType.UNIFIED_PROMOTION)
+        await manager.stop(DaemonType.AUTO_PROMOTION)
+        assert await manager.start(DaemonType.UNIFIED_PROMOTION)
+        started_s = world.runtime.now_s()
         await world.periods(0.5)
-        assert [each for each in await world.facts(Promoted) if each.at_s > stopped_s] == []
+        assert [each for each in await world.facts(Promoted) if each.at_s > started_s]
 
     lived(body)
 
@@ -330,7 +331,7 @@ def test_scores_of_games_count_only_while_quality_monitor_runs():
 
 
 def test_old_games_are_trained_on_only_while_stale_fallback_runs(monkeypatch):
-    monkeypatch.setattr(training_data, "FRESH_HOURS_MAX", 0.5)
+    monkeypatch.setattr(training, "FRESH_HOURS_MAX", 0.5)
 
     async def body(world):
         await world.periods(1.0)
@@ -357,7 +358,7 @@ def test_old_games_are_trained_on_only_while_stale_fallback_runs(monkeypatch):
 
 
 def test_games_that_are_played_anew_end_the_wait_of_a_training_for_them(monkeypatch):
-    monkeypatch.setattr(training_data, "FRESH_HOURS_MAX", 0.5)
+    monkeypatch.setattr(training, "FRESH_HOURS_MAX", 0.5)
 
     async def body(world):
         await world.periods(1.0)

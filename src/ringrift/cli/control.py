@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 import os
 import signal
 import urllib.request
@@ -33,7 +32,8 @@ from ringrift.coordination.safeguards import get_emergency_stop
 from ringrift.decoding import decode_as
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.learning.pauses import ALL, Pause, Pauses, ReadPauses
+from ringrift.learning.requests import ALL, Pause, Pauses, ReadPauses
+from ringrift.process_identity import user_name
 from ringrift.redaction import loaded_secret
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
@@ -198,14 +198,6 @@ async def _resume(engine: Engine, config: str | None, *, clear_emergency: bool) 
         "emergency_cleared": "" if cleared is None else cleared.reason,
         "emergency": "" if notice is None else notice.reason,
     }
-
-
-def user_name() -> str:
-    """Who gives the command."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in some containers
-        return f"user {os.getuid()}"
 
 
 async def _end(loop: MasterLoop, *, limit_s: float, quiet: bool, runtime: Runtime) -> float:

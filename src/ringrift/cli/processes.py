@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,23 +9,31 @@ import click
 import msgspec
 
 from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors, print_json
-from ringrift.cli.control import running_status, user_name
+from ringrift.cli.control import running_status
 from ringrift.cli.data_folder import ask_engine, change_engine
 from ringrift.cli.format import clock, console, count, duration, print_table
 from ringrift.cli.learning.recall import read_states, require_worker, tell_taken_in, through_the_writer
 from ringrift.coordination.master_loop_guard import is_master_loop_running, read_master_loop
 from ringrift.daemons.registry import PROFILES, DaemonSpec, product_registry, profile_types
-from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, require_daemon, what_it_means
+from ringrift.daemons.requests import (
+    ANSWER_S_MAX,
+    DaemonRequest,
+    DaemonRequests,
+    DaemonVerb,
+    require_daemon,
+    what_it_means,
+)
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError
 from ringrift.learning.facts.facts import WorkerResumed, WorkerSetAside
 from ringrift.learning.facts.ledger import Ledger
-from ringrift.learning.plan.recomputation import BY_PERSON
 from ringrift.learning.plan.rules import configured_rules
+from ringrift.learning.plan.trust import BY_PERSON
 from ringrift.learning.requests import Request, StandingRequests, changes_standing
 from ringrift.learning.run_status import WorkerStatus
 from ringrift.learning.status_view import worker_statistics
+from ringrift.process_identity import user_name
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 from ringrift.work.worker.records import live_workers
@@ -37,8 +44,6 @@ from ringrift.work.worker.records import live_workers
 
 
 UNAVAILABLE, UNKNOWN, STOPPED, LEFT_OUT = "unavailable", "unknown", "stopped", "left out"
-ANSWER_S_MAX = 60.0  # a daemon that does not end is given up before
-LOOK_EVERY_S = 0.2
 
 one_daemon = click.argument("name", help="The daemon's name, as `ringrift daemons` lists it.")
 with_reason = click.option("--reason", default="", help="Shown to everybody who looks.")
@@ -136,20 +141,11 @@ def _ask_for(want: DaemonVerb, name: str, reason: str, *, as_json: bool) -> None
 
 async def _request(engine: Engine, request: DaemonRequest, *, runs: bool) -> DaemonRequest:
     """Store *request*; with a run alive, wait for its answer and return the request with it."""
-    requests, runtime = DaemonRequests(engine.kv), system_runtime()
+    requests = DaemonRequests(engine.kv)
+    if runs:
+        return await requests.answer(request, system_runtime())
     await requests.ask(request)
-    if not runs:
-        return request
-    try:
-        async with asyncio.timeout(ANSWER_S_MAX):
-            while True:
-                found = await requests.get(request.daemon)
-                # A later request of somebody else took its place: theirs is what is answered now.
-                if found is None or found.at_s != request.at_s or found.done_s is not None:
-                    return request if found is None else found
-                await runtime.sleep(LOOK_EVERY_S)
-    except TimeoutError:
-        return request
+    return request
 
 
 _DEEDS = {DaemonVerb.STOP: "is stopped", DaemonVerb.START: "is started", DaemonVerb.RESTART: "was restarted"}

@@ -36,8 +36,8 @@ from ringrift.control.run_options import (
     parse_configs,
     parse_workers,
 )
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.event_router import get_router
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import PROFILES
 from ringrift.daemons.types import DaemonState
 from ringrift.engine.opening import close_data_folder, get_engine

@@ -24,15 +24,14 @@ from ringrift.coordination.coordination_bootstrap import (
     shutdown_all_coordinators,
     start_coordination,
 )
-from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.coordination.run_coordinator import get_stage_members
-from ringrift.daemons.manager import DaemonManager
+from ringrift.coordination.sync_base import close_data_plane
 from ringrift.daemons.requests import RequestCarrier
 from ringrift.daemons.running import attempt
 from ringrift.daemons.types import DaemonType
-from ringrift.data.plane import close_data_plane
 from ringrift.engine.fencing import fenced
 from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.opening import close_engine, get_engine, shared_engine
@@ -65,21 +64,27 @@ class ReportWriter:
     def __init__(self, kv: KeyValue, runtime: Runtime) -> None:
         self._kv, self._runtime = kv, runtime
         self._things: dict[type[Any], Any] = {}
+        self._turn = asyncio.Lock()  # an older report must not come after a newer one
         process_scope().put(ControlHere, ControlHere())
 
     async def run(self) -> None:
         """Until cancelled. A store that is away is asked again; the lease sees to one that is not ours."""
         while True:
-            try:
-                await self.write()
-            except RingRiftError as error:
-                log.warning("control.report_unwritten", error=str(error))
+            await self.write_now()
             await self._runtime.sleep(EVERY_S)
 
+    async def write_now(self) -> None:
+        """For whoever changed what others are to see at once."""
+        try:
+            await self.write()
+        except RingRiftError as error:
+            log.warning("control.report_unwritten", error=str(error))
+
     async def write(self, *, ended: bool = False) -> None:
-        answers = await self._answers()
-        report = RunReport(at_s=self._runtime.now_s(), ended=ended, answers=answers)
-        await self._kv.put(REPORT_KEY, _encoded(report))
+        async with self._turn:
+            answers = await self._answers()
+            report = RunReport(at_s=self._runtime.now_s(), ended=ended, answers=answers)
+            await self._kv.put(REPORT_KEY, _encoded(report))
 
     async def end(self) -> None:
         """The last words, when everything has stopped."""
@@ -186,7 +191,7 @@ async def run_control_process(
         stack.push_async_callback(manager.shutdown)
         members.reasons = partial(why_not_planning, manager)
         stack.callback(members.close)
-        requests = RequestCarrier(engine.kv, manager, system_runtime())
+        requests = RequestCarrier(engine.kv, manager, system_runtime(), report=reports.write_now)
         # What people asked for while no run was there holds from the first start on.
         await requests.before_start()
         results = await _unless_stopped(manager.start_profile(profile), stop, keeping)

@@ -16,8 +16,8 @@ from ringrift.engine.run_reports import reported
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.facts.records import base_rows, growth_of, rows_missing, window_rows
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.window import base_rows, growth_of, rows_missing, window_rows
 from ringrift.learning.job_announcements import blob_path
 from ringrift.learning.situation import Situations
 from ringrift.process import process_scope
@@ -35,11 +35,8 @@ __all__ = [
 # The plan orders exports, not this cycle: the interval is only how old the shown states may be.
 INTERVAL_S = 30.0
 
-# The kind of a daemon row: whose events it hears, and which jobs it looks at.
-_COMPONENTS = {"export": "auto_export", "combine": "npz_combination", "cpu_jobs": ""}
-_JOBS = {"export": ("export",), "combine": ("export",), "cpu_jobs": ("validate", "export")}
-_PLANS = {"export": "auto_export", "combine": "npz_combination", "cpu_jobs": ""}
-_NAMES = {"export": "auto_export", "combine": "npz_combination", "cpu_jobs": "cpu_pipeline"}
+# The kind of a daemon row: as whom it hears and plans.
+_COMPONENTS = {"export": "auto_export", "combine": "npz_combination"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +87,7 @@ def export_state(state: ConfigState) -> ExportState:
 
 
 class AutoExportDaemon(StageDaemon):
-    """AUTO_EXPORT (kind export), NPZ_COMBINATION (combine) and VAST_CPU_PIPELINE (cpu_jobs)."""
+    """AUTO_EXPORT (kind export) and NPZ_COMBINATION (combine)."""
 
     capability: ClassVar[str] = "dataset_export"
 
@@ -102,8 +99,8 @@ class AutoExportDaemon(StageDaemon):
         runtime: Runtime | None = None,
         situations: Situations | None = None,
     ) -> None:
-        super().__init__(_NAMES[kind], cycle_interval=INTERVAL_S, router=router, runtime=runtime)
-        self.kind, self.plans_as = kind, _PLANS[kind]
+        super().__init__(_COMPONENTS[kind], cycle_interval=INTERVAL_S, router=router, runtime=runtime)
+        self.kind, self.plans_as = kind, _COMPONENTS[kind]
         self._situations = situations or get_situations()
         self.signals = ConfigSignals()
         self.states: dict[str, ExportState] = {}
@@ -124,7 +121,7 @@ class AutoExportDaemon(StageDaemon):
         open_jobs = {
             job.job_id: job.kind
             for situation in self._situations.all().values()
-            for job in situation.state.open_of(*_JOBS[self.kind])
+            for job in situation.state.open_of("export")
         }
         configs = {config: each.to_dict() for config, each in self.states.items()}
         return {**super().get_status(), "kind": self.kind, "configs": configs, "jobs": open_jobs}
@@ -142,7 +139,7 @@ def create_export_daemon(
 ) -> AutoExportDaemon:
     """The daemon of the kind that its row of the daemon table names."""
     kind = (settings or {}).get("kind", "export")
-    # The one that runs must be the one that `get_auto_export_daemon` finds; nobody asks the other kinds.
+    # The one that runs must be the one that `get_auto_export_daemon` finds; nobody asks the other kind.
     if kind == "export" and (router is None or router is get_router()):
         return get_auto_export_daemon()
     return AutoExportDaemon(kind, router=router, runtime=runtime)

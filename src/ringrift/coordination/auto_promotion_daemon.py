@@ -1,8 +1,8 @@
-"""AUTO_PROMOTION and UNIFIED_PROMOTION: how the judgement of each config stands, and what follows a verdict.
+"""AUTO_PROMOTION: how the judgement of each config stands, and what follows a verdict.
 
-The plan decides and the controller swaps the champion. These daemons show why, publish the champion's files,
-and turn bad news about a champion into a second look at it: games against its predecessor, judged by the
-same test as any promotion.
+The plan decides and the controller swaps the champion. This daemon shows why, publishes the champion's files,
+and turns what is said against a champion into a second look at it: games against its predecessor, judged by
+the same test as any promotion.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ringrift.learning.job_announcements import blob_path
 from ringrift.learning.judging.promotion import ROLLBACK, PromotionJudgement, PromotionRules, judge
 from ringrift.learning.models import MODELS_FOLDER, ChampionFiles
 from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rechecked_since, under_judgement
-from ringrift.learning.plan.recall import previous_champion
+from ringrift.learning.plan.trust import previous_champion
 from ringrift.learning.run_status import Curve
 from ringrift.learning.situation import Situations
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 
-__all__ = ["AutoPromotionDaemon", "PromotionControllerDaemon", "PromotionDaemon", "get_auto_promotion_daemon"]
+__all__ = ["AutoPromotionDaemon", "get_auto_promotion_daemon"]
 
 log = structlog.get_logger()
 
@@ -50,23 +50,33 @@ RATING_MOVED = "ELO_SIGNIFICANT_CHANGE"
 LOOKS_MAX = 3
 
 
-class PromotionDaemon(AskedDaemon):
-    """A handle on promotion and rollback."""
+class AutoPromotionDaemon(AskedDaemon):
+    """AUTO_PROMOTION: verdicts count while it runs; it also installs the champions' files.
+
+    It looks again at champions of which something bad was said, and tells when all configs moved on.
+    """
 
     capability: ClassVar[str] = "promotion"
+    plans_as = "auto_promotion"
+    emits: ClassVar[tuple[str, ...]] = ("CROSSBOARD_PROMOTION", "MODEL_CORRUPTED", "PROMOTION_FAILED")
 
     def __init__(
         self,
-        name: str,
         *,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
         situations: Situations | None = None,
         settings: Mapping[str, Any] | None = None,
+        files: ChampionFiles | None = None,
     ) -> None:
-        super().__init__(name, interval_s=INTERVAL_S, router=router, runtime=runtime, situations=situations)
+        super().__init__(
+            "auto_promotion", interval_s=INTERVAL_S, router=router, runtime=runtime, situations=situations
+        )
         self._cooldown_s = float((settings or {}).get("cooldown_s", COOLDOWN_S))
-        self._reports: OrderedDict[str, tuple[float, str]] = OrderedDict()  # config: when, the last bad news
+        self._reports: OrderedDict[str, tuple[float, str]] = OrderedDict()  # config: when, what is against it
+        self._files = files
+        self._failed: dict[str, tuple[str, str]] = {}  # config: champion, why its files are not installed
+        self._crossed: dict[str, int] | None = None  # config: promotions when all had moved on last
 
     # --- what it knows ------------------------------------------------------------------------------------
 
@@ -90,10 +100,9 @@ class PromotionDaemon(AskedDaemon):
     # --- events -------------------------------------------------------------------------------------------
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return dict.fromkeys(heard_by("rollback_manager"), self._on_bad_outcome)
-
-    async def _run_cycle(self) -> None:
-        """Nothing waits for a time here: verdicts come with games, and news with events."""
+        own = dict.fromkeys((*heard_by("auto_promotion"), "MODEL_PROMOTED", "PROMOTION_ROLLED_BACK"))
+        bad = dict.fromkeys(heard_by("rollback_manager"), self._on_bad_outcome)
+        return {**dict.fromkeys(own, self._on_word), **bad}
 
     async def _on_bad_outcome(self, event: RouterEvent) -> None:
         """Look again at a champion of which something bad was said, at most once per cooldown."""
@@ -128,47 +137,6 @@ class PromotionDaemon(AskedDaemon):
             match.first == champion and match.purpose == ROLLBACK and match.at_s > since_s
             for match in state.trusted_matches()
         )
-
-    @reported_health
-    def health_check(self) -> HealthCheckResult:
-        standing = {
-            config: found.reason
-            for config in self._situations.all()
-            if (found := self.get_judgement(config)) is not None
-        }
-        reports = {config: words for config, (_, words) in self._reports.items()}
-        return super().health_check().with_details(judgements=standing, bad_outcome=reports)
-
-
-class AutoPromotionDaemon(PromotionDaemon):
-    """AUTO_PROMOTION: verdicts count while it runs; it also installs the champions' files.
-
-    And it tells when all configs moved on.
-    """
-
-    plans_as = "auto_promotion"
-    emits: ClassVar[tuple[str, ...]] = ("CROSSBOARD_PROMOTION", "MODEL_CORRUPTED", "PROMOTION_FAILED")
-
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-        settings: Mapping[str, Any] | None = None,
-        files: ChampionFiles | None = None,
-    ) -> None:
-        super().__init__(
-            "auto_promotion", router=router, runtime=runtime, situations=situations, settings=settings
-        )
-        self._files = files
-        self._failed: dict[str, tuple[str, str]] = {}  # config: champion, why its files are not installed
-        self._crossed: dict[str, int] | None = None  # config: promotions when all had moved on last
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        own = dict.fromkeys((*heard_by("auto_promotion"), "MODEL_PROMOTED", "PROMOTION_ROLLED_BACK"))
-        # What is bad news is heard by the base; the champions are looked at on every other word.
-        return {**dict.fromkeys(own, self._on_word), **super()._get_event_subscriptions()}
 
     async def _on_word(self, event: RouterEvent) -> None:
         config = str(event.payload.get("config_key"))
@@ -227,29 +195,20 @@ class AutoPromotionDaemon(PromotionDaemon):
 
     @reported_health
     def health_check(self) -> HealthCheckResult:
-        own, failed = super().health_check(), dict(self._failed.values())
+        standing = {
+            config: found.reason
+            for config in self._situations.all()
+            if (found := self.get_judgement(config)) is not None
+        }
+        reports = {config: words for config, (_, words) in self._reports.items()}
+        failed = dict(self._failed.values())
+        own = super().health_check().with_details(judgements=standing, bad_outcome=reports)
         if own.healthy and failed:
             why = "; ".join(sorted(set(failed.values())))
             return HealthCheckResult.degraded(
                 f"champions are damaged or cannot be installed: {why}", **own.details
             )
         return own.with_details(not_installed=failed)
-
-
-class PromotionControllerDaemon(PromotionDaemon):
-    """UNIFIED_PROMOTION: the same view where AUTO_PROMOTION does not run."""
-
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-        settings: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(
-            "unified_promotion", router=router, runtime=runtime, situations=situations, settings=settings
-        )
 
 
 def _is_ahead(curve: Sequence[Curve], champion: str | None) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from ringrift.coordination.duration_scheduler import get_duration_store
 from ringrift.coordination.event_router import get_router
+from ringrift.coordination.handler_base import HandlerBase
 from ringrift.coordination.queue_monitor import (
     QueueMonitor,
     check_backpressure,
@@ -26,7 +27,6 @@ from ringrift.coordination.task_lifecycle_coordinator import (
 from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Engine
 from ringrift.events.event import RouterEvent
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime

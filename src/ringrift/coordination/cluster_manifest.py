@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ringrift.coordination.sync_base import existing_data_plane, get_data_plane
 from ringrift.data.artifacts import Artifact, Receipt, data_type_of, kinds_of
 from ringrift.data.config import DataNodes
 from ringrift.data.manifest.catalog import receivers_of
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView, games_in
-from ringrift.data.plane import DataPlane, existing_data_plane, get_data_plane
+from ringrift.data.plane import DataPlane
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.errors import ConfigError
 from ringrift.process import SingletonMixin

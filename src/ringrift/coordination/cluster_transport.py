@@ -15,6 +15,7 @@ from ringrift.coordination.sync_bandwidth import (
     request_bandwidth,
     request_bandwidth_async,
 )
+from ringrift.coordination.sync_base import open_data_plane
 from ringrift.coordination.sync_durability import (
     SyncDeadLetterQueue,
     SyncWAL,
@@ -42,7 +43,6 @@ from ringrift.coordination.transfer_verification import (
 )
 from ringrift.data.artifacts import Artifact
 from ringrift.data.kv_records import one_per_process
-from ringrift.data.plane import open_data_plane
 from ringrift.data.transfer.contract import (
     CHUNK_BYTES,
     Moved,

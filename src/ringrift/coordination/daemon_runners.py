@@ -13,7 +13,7 @@ from functools import cache
 from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.daemons.registry import product_registry
 from ringrift.daemons.types import DaemonType, daemon_type_of
-from ringrift.errors import ConfigError, Unavailable
+from ringrift.errors import ConfigError, Conflict, Unavailable
 
 # Running one daemon from code that has its own task for it.
 
@@ -24,7 +24,8 @@ Runner = Callable[[], Awaitable[None]]
 def get_runner(daemon_type: DaemonType) -> Runner:
     """Return an async function that runs the daemon, under this process's manager, until cancelled.
 
-    Raises `ConfigError` with the reason if this version does not have the daemon.
+    Raises `ConfigError` with the reason if this version does not have the daemon; the function raises
+    `Conflict` where a run in another process has it.
     """
     daemon_type = daemon_type_of(daemon_type)
     if reason := product_registry()[daemon_type].unavailable_reason:
@@ -32,6 +33,9 @@ def get_runner(daemon_type: DaemonType) -> Runner:
 
     async def run() -> None:
         manager = get_daemon_manager()
+        # There the end of this task would stop it for good.
+        if await manager.runs_elsewhere(daemon_type):
+            raise Conflict(f"{daemon_type.value} runs in another process, the run of this data folder")
         try:
             if not await manager.start(daemon_type, wait_for_deps=True):
                 raise Unavailable(f"{daemon_type.value} did not start: {manager.why(daemon_type)}")

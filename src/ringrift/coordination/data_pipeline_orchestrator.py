@@ -16,6 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from ringrift.coordination.event_router import get_router
+from ringrift.coordination.handler_base import SubscribedCoordinator
 from ringrift.coordination.run_coordinator import answers_of, get_loop_waker, get_open_run, get_stage_members
 from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.arguments import check_integer
@@ -26,7 +28,6 @@ from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.event import EventSource, RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import run_state, seen_run
@@ -51,7 +52,7 @@ from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_error, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import CoordinatorStatus, HealthCheckResult
-from ringrift.work.coordinator import ConfigSignals, SubscribedCoordinator, heard_by
+from ringrift.work.coordinator import ConfigSignals, heard_by
 
 __all__ = [
     "BoardType",

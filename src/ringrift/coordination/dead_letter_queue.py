@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ringrift.coordination.event_router import get_router
+from ringrift.coordination.handler_base import HandlerBase
 from ringrift.engine.arguments import check_part
 from ringrift.events.dead_letter_queue import DeadLetterQueue
 from ringrift.events.dead_letter_store import FailedEvent
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult

@@ -16,12 +16,14 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
+from ringrift.coordination.handler_base import WiredCoordinator
+from ringrift.coordination.sync_base import existing_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, data_type_of, in_batches
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.plane import DataPlane, copy_artifacts, existing_data_plane, open_data_plane
+from ringrift.data.plane import DataPlane, copy_artifacts
 from ringrift.data.transfer.contract import Moved, TransferFailed
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.ports import KeyValue
@@ -29,7 +31,6 @@ from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.event import RouterEvent
-from ringrift.events.handlers import WiredCoordinator
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope

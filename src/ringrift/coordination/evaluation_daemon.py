@@ -20,8 +20,7 @@ from ringrift.learning.facts.records import Match
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.job_announcements import RATING_START
 from ringrift.learning.judging.promotion import PromotionRules, gather
-from ringrift.learning.judging.ratings import Pool, Rating, is_baseline, pools, rate
-from ringrift.learning.judging.trends import fit_line
+from ringrift.learning.judging.ratings import Pool, Rating, fit_line, is_baseline, pools, rate
 from ringrift.learning.plan.evaluation import (
     REQUESTS_MAX,
     WANTED_TOPIC,

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.coordination.handler_base import HandlerBase, SubscribedCoordinator
 from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import blocking
@@ -23,12 +24,11 @@ from ringrift.engine.ports import Json, NewWork, WorkItem, WorkQueue, WorkState
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.event import RouterEvent
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import read_run
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.work.coordinator import AWAY, STRAINED, NodeNotes, SubscribedCoordinator
+from ringrift.work.coordinator import AWAY, STRAINED, NodeNotes
 
 log = structlog.get_logger()
 

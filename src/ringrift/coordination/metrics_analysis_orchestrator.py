@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from ringrift.coordination.handler_base import HandlerBase
 from ringrift.coordination.run_coordinator import EvaluationWatcher, ListeningCoordinator, Told
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.judging.feedback import gauntlet_of, held_loss, rating_curve
-from ringrift.learning.judging.trends import (
+from ringrift.learning.judging.ratings import (
     WINDOW_POINTS,
     Line,
     PlateauFinding,

@@ -20,7 +20,7 @@ from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.errors import ConfigError, Conflict
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.judging.trends import WINDOW_POINTS, analyse
+from ringrift.learning.judging.ratings import WINDOW_POINTS, analyse
 from ringrift.learning.loop import configs_of_the_run
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.tuning import (

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 from ringrift.coordination.run_coordinator import StageDaemon, get_situations
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.facts.records import ShardState
+from ringrift.learning.facts.records import ShardState, base_rows, growth_of, shards_in_window, window_rows
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.window import base_rows, growth_of, shards_in_window, window_rows
 from ringrift.learning.job_announcements import blob_path
 from ringrift.learning.situation import Situations
 from ringrift.runtime import Runtime

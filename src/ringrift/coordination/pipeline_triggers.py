@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import engine_on_demand
 from ringrift.errors import ConfigError
-from ringrift.learning.plan.snapshot import EXTRA_STAGES, STAGES, Explanation, read_explanations
+from ringrift.learning.plan.orders import EXTRA_STAGES, STAGES, Explanation, read_explanations
 
 __all__ = [
     "PIPELINE_STAGES",

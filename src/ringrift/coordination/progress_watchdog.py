@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 import structlog
 
 from ringrift.coordination.event_router import get_router
+from ringrift.coordination.handler_base import HandlerBase
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import ConfigSeen, RatingPoint, RunSeen, read_run
 from ringrift.process import SingletonMixin

@@ -12,10 +12,9 @@ from ringrift.engine.run_reports import reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.facts.records import ShardState
+from ringrift.learning.facts.records import ShardState, steps_to_train
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.window import steps_to_train
-from ringrift.learning.judging.quality import (
+from ringrift.learning.judging.feedback import (
     HIGH,
     LOW,
     SHARD_QUALITY_MIN,

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from ringrift.coordination.event_router import get_router
+from ringrift.coordination.handler_base import HandlerBase, WiredCoordinator
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.event import EventSource, RouterEvent
-from ringrift.events.handlers import HandlerBase, WiredCoordinator
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.situation import OpenRun, RunAnswers, Situation, Situations, StoredRunReader

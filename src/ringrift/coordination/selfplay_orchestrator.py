@@ -13,19 +13,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from ringrift.coordination.event_emitters import emit_selfplay_complete
+from ringrift.coordination.handler_base import SubscribedCoordinator
 from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkQueue, WorkState
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
-from ringrift.events.catalog.emitters import emit_selfplay_complete
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RunSeen, read_run, run_state
 from ringrift.runtime import Runtime
-from ringrift.work.coordinator import STRAINED, ConfigSignals, NodeNotes, SubscribedCoordinator
+from ringrift.work.coordinator import STRAINED, ConfigSignals, NodeNotes
 from ringrift.work.job.orders import JobReport, read_report
 from ringrift.work.shares import board_and_players
 from ringrift.work.tasks import (

@@ -12,7 +12,7 @@ from typing import Any
 
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
-from ringrift.learning.judging.trends import fit_line
+from ringrift.learning.judging.ratings import fit_line
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ringrift.coordination.sync_base import open_data_plane
 from ringrift.data.artifacts import Artifact
 from ringrift.data.kv_records import one_per_process
-from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.plane import DataPlane
 from ringrift.data.sync.executor import NodeTransferResult, SyncExecutor, SyncPace, SyncTotals
 from ringrift.data.sync.plan import NodeTransfer, SyncPlan
 from ringrift.data.sync.requests import PRIORITIES

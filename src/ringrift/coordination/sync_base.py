@@ -1,16 +1,94 @@
-"""What syncs of one's own are made of: the daemon that is woken, the transport, the data plane."""
+"""The data plane of this process, and what syncs of one's own are made of: daemon, transport."""
 
 from __future__ import annotations
 
-from ringrift.data.plane import DataPlane, WakingDaemon, open_data_plane
-from ringrift.data.sync.cluster_view import NodeReportCollector
+import asyncio
+
+from ringrift.coordination.event_router import get_router
+from ringrift.data.config import AutoSyncConfig, read_nodes
+from ringrift.data.manifest.store import ManifestView
+from ringrift.data.plane import DataPlane, OpenPlane, WakingDaemon, assemble_plane
+from ringrift.data.protection.promise_store import PromiseStore
+from ringrift.data.sync.cluster_view import ClusterView, NodeReportCollector, NodeReports, read_cluster_view
 from ringrift.data.transfer.contract import Pace, Transport
+from ringrift.engine.opening import get_engine, get_engine_blocking, has_store
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
+from ringrift.runtime import Runtime, system_runtime
+from ringrift.settings import get_settings
 
 __all__ = ["DataPlane", "Pace", "SyncDaemonBase", "Transport", "open_data_plane"]
 
-# The name of the documents.
-SyncDaemonBase = WakingDaemon
+
+def get_data_plane() -> DataPlane:
+    """Return this process's data plane; the first call opens the engine and may wait for it."""
+    scope, engine = process_scope(), get_engine_blocking()
+
+    def make() -> DataPlane:
+        return assemble_plane(engine, get_settings(), system_runtime(), router=get_router())
+
+    plane = scope.get(DataPlane, make)
+    if plane.engine is not engine:  # that one was closed
+        scope.drop(DataPlane)
+        plane = scope.get(DataPlane, make)
+    return plane
+
+
+async def open_data_plane() -> DataPlane:
+    """Return this process's data plane without holding up the event loop."""
+    await get_engine()
+    if process_scope().peek(DataPlane) is None:
+        # The first record of promises is synced to the disk: that takes longer than the loop may be held up.
+        folder = get_settings().blob_dir
+        await asyncio.to_thread(lambda: PromiseStore(folder, system_runtime()).close())
+    return get_data_plane()
+
+
+async def existing_data_plane() -> DataPlane | None:
+    """Return this process's data plane; None where no run was ever, because looking never makes a store."""
+    return await open_data_plane() if await asyncio.to_thread(has_store) else None
+
+
+async def close_data_plane() -> None:
+    """End this process's data plane, if there is one, before its engine is closed."""
+    plane = process_scope().drop(DataPlane)
+    if plane is not None:
+        await plane.close()
+
+
+async def look_at_cluster(
+    plane: DataPlane | None, config: AutoSyncConfig, *, reports: NodeReports
+) -> ClusterView:
+    """Read everything as it is now, at *plane* or this process's; nothing where no run was ever."""
+    plane = plane or await existing_data_plane()
+    if plane is not None:
+        return await read_cluster_view(plane, config, reports=reports)
+    settings, runtime = get_settings(), system_runtime()
+    nodes = read_nodes(settings.node_name or runtime.hostname, settings.nodes)
+    return ClusterView(
+        view=ManifestView(), nodes=nodes, now_s=runtime.now_s(), config=config, reports=reports
+    )
+
+
+class SyncDaemonBase(WakingDaemon):
+    """Looks at the data plane now and then, and soon after it was woken; by default at this process's."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        interval_s: float,
+        plane: DataPlane | OpenPlane | None = None,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        super().__init__(
+            name,
+            interval_s=interval_s,
+            plane=plane or open_data_plane,
+            router=router or get_router(),
+            runtime=runtime,
+        )
 
 
 def get_node_reports() -> NodeReportCollector:

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ringrift.coordination.sync_base import get_node_reports
+from ringrift.coordination.event_router import get_router
+from ringrift.coordination.handler_base import WiredCoordinator
+from ringrift.coordination.sync_base import get_node_reports, look_at_cluster, open_data_plane
 from ringrift.coordination.sync_facade import (
     ORPHAN_RECOVERY,
     SyncFacade,
@@ -36,14 +38,13 @@ from ringrift.data.config import (
 )
 from ringrift.data.manifest.catalog import receivers_of
 from ringrift.data.manifest.store import games_in
-from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.plane import DataPlane, OpenPlane
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     HostHistory,
     NodeReportCollector,
-    look_at_cluster,
 )
-from ringrift.data.sync.daemon import AutoSyncDaemon
+from ringrift.data.sync.daemon import DataSyncDaemon
 from ringrift.data.sync.executor import SyncAnnouncer
 from ringrift.data.sync.requests import SyncBackend, SyncRequest, SyncResponse
 from ringrift.data.transfer.service import TransferService
@@ -51,7 +52,6 @@ from ringrift.engine.blocking import blocking
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
-from ringrift.events.handlers import WiredCoordinator
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
@@ -422,7 +422,7 @@ class SyncCoordinator(WiredCoordinator):
         super().__init__("sync_coordinator", router=router)
         self._facade, self._sync_router = facade, sync_router
         self._scheduler, self._plane = scheduler, plane
-        self._announcer = SyncAnnouncer("sync_router", router=router)
+        self._announcer = SyncAnnouncer("sync_router", router=lambda: self.router)
         self.failures_in_a_row = 0
         self.last_failure = ""
 
@@ -649,6 +649,29 @@ def wire_sync_events(router: UnifiedEventRouter | None = None) -> SyncCoordinato
         coordinator = SyncCoordinator(router=router, facade=SyncFacade(router=router))
     coordinator.wire()
     return coordinator
+
+
+class AutoSyncDaemon(DataSyncDaemon):
+    """Keeps this node's files in step with the others; by default at this process's data plane."""
+
+    def __init__(
+        self,
+        strategy: str | SyncStrategy | None = None,
+        *,
+        config: AutoSyncConfig | None = None,
+        plane: DataPlane | OpenPlane | None = None,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        reports: NodeReportCollector | None = None,
+    ) -> None:
+        super().__init__(
+            strategy,
+            config=config,
+            plane=plane or open_data_plane,
+            router=router or get_router(),
+            runtime=runtime,
+            reports=reports,
+        )
 
 
 def create_sync_daemon(

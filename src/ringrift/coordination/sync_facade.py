@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 
 import structlog
 
-from ringrift.coordination.sync_base import get_node_reports
+from ringrift.coordination.event_router import get_router
+from ringrift.coordination.sync_base import get_node_reports, open_data_plane
 from ringrift.data.config import AutoSyncConfig, read_sync_config
 from ringrift.data.manifest.catalog import Cataloguer
-from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.plane import DataPlane
 from ringrift.data.sync.cluster_view import NodeReportCollector, read_cluster_view
 from ringrift.data.sync.executor import (
     NodeTransferResult,
@@ -112,7 +113,7 @@ class SyncFacade(SingletonMixin):
     ) -> None:
         self._plane, self._config = plane, config
         self._reports = reports or get_node_reports()
-        self._announcer = SyncAnnouncer("sync_facade", router=router)
+        self._announcer = SyncAnnouncer("sync_facade", router=lambda: router or get_router())
         self.serves = False  # whether the coordinator of this process syncs through it
         self._total, self._errors, self._bytes = 0, 0, 0
         self._by_backend: Counter[str] = Counter()

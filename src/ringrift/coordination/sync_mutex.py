@@ -6,8 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ringrift.coordination.event_router import get_router
 from ringrift.data.kv_records import one_per_process
-from ringrift.data.sync.mutex import HOLD_S, WAIT_S, SyncLock, SyncMutex
+from ringrift.data.sync.mutex import HOLD_S, WAIT_S, SyncLock, SyncLocks
+from ringrift.engine.ports import KeyValue
+from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.runtime import Runtime
+from ringrift.settings import get_settings
 
 __all__ = [
     "SyncMutex",
@@ -17,6 +22,22 @@ __all__ = [
     "sync_lock",
     "sync_lock_required",
 ]
+
+
+class SyncMutex(SyncLocks):
+    """The locks of one process; *max_global* is by default as the settings say."""
+
+    def __init__(
+        self,
+        db_path: Path | str | None = None,
+        *,
+        kv: KeyValue | None = None,
+        runtime: Runtime | None = None,
+        max_global: int | None = None,
+        router: UnifiedEventRouter | None = None,
+    ) -> None:
+        most = get_settings().max_syncs_cluster if max_global is None else max_global
+        super().__init__(db_path, kv=kv, runtime=runtime, max_global=most, router=router or get_router())
 
 
 def get_sync_mutex(db_path: Path | str | None = None, *, max_global: int | None = None) -> SyncMutex:

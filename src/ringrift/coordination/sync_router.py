@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ringrift.coordination.sync_base import get_node_reports
+from ringrift.coordination.sync_base import get_data_plane, get_node_reports, look_at_cluster, open_data_plane
 from ringrift.data.artifacts import data_type_named, kinds_of
 from ringrift.data.config import AutoSyncConfig, read_nodes, read_sync_config
 from ringrift.data.manifest.store import DiskState, DiskStates
-from ringrift.data.plane import DataPlane, get_data_plane, open_data_plane
+from ringrift.data.plane import DataPlane
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     NodeReportCollector,
     SyncHistory,
     SyncRecord,
-    look_at_cluster,
     tell_disk,
 )
 from ringrift.data.sync.plan import (

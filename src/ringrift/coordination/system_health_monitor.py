@@ -18,6 +18,7 @@ import structlog
 from ringrift.coordination.contracts import coordinator_directory, invoke_health_check
 from ringrift.coordination.coordinator_persistence import SnapshotStore
 from ringrift.coordination.event_router import get_router
+from ringrift.coordination.handler_base import HandlerBase
 from ringrift.coordination.unified_health_manager import (
     HealthLevel,
     RecoveryAction,
@@ -37,7 +38,6 @@ from ringrift.engine.opening import engine_on_demand
 from ringrift.errors import RingRiftError
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.event import EventSource, RouterEvent
-from ringrift.events.handlers import HandlerBase
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime

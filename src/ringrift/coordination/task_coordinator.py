@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
+from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.safeguards import (
     EmergencyStop,
     Safeguards,
@@ -45,7 +46,6 @@ from ringrift.engine.opening import existing_engine
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.event import EventSource, RouterEvent
-from ringrift.events.handlers import WiredCoordinator
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime, system_runtime

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.safeguards import get_task_admission
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import blocking
@@ -23,7 +24,6 @@ from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import WorkItem, WorkState
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.event import RouterEvent
-from ringrift.events.handlers import WiredCoordinator
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime, system_runtime

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ringrift.coordination.sync_base import get_node_reports
-from ringrift.data.sync.staging import RUNNING, StagingNeed, TrainingActivityDaemon, plan_staging
+from ringrift.coordination.event_router import get_router
+from ringrift.coordination.sync_base import get_node_reports, open_data_plane
+from ringrift.data.plane import DataPlane, OpenPlane
+from ringrift.data.sync.cluster_view import NodeReportCollector
+from ringrift.data.sync.staging import RUNNING, StagingDaemon, StagingNeed, plan_staging
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
@@ -17,6 +20,27 @@ __all__ = [
     "get_training_activity_daemon",
     "plan_staging",
 ]
+
+
+class TrainingActivityDaemon(StagingDaemon):
+    """Sees to it that trainings find their data where they run; by default at this process's data plane."""
+
+    def __init__(
+        self,
+        trigger: str = RUNNING,
+        *,
+        plane: DataPlane | OpenPlane | None = None,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+        reports: NodeReportCollector | None = None,
+    ) -> None:
+        super().__init__(
+            trigger,
+            plane=plane or open_data_plane,
+            router=router or get_router(),
+            runtime=runtime,
+            reports=reports,
+        )
 
 
 def get_training_activity_daemon() -> TrainingActivityDaemon:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from ringrift.coordination.handler_base import SubscribedCoordinator
 from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.coordination.stale_fallback import StaleFallbackDaemon, create_stale_fallback
 from ringrift.coordination.training_trigger_daemon import (
@@ -26,10 +27,10 @@ from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.intake import is_claim
-from ringrift.learning.plan.training_data import Fallback, fallback_tier, good_model, good_samples
+from ringrift.learning.plan.training import Fallback, fallback_tier, good_model, good_samples
 from ringrift.learning.training_slots import SLOTS_MAX, Refusal, Refused, TrainingJob, TrainingSlots
 from ringrift.runtime import Runtime
-from ringrift.work.coordinator import AWAY, ConfigSignals, NodeNotes, SubscribedCoordinator
+from ringrift.work.coordinator import AWAY, ConfigSignals, NodeNotes
 from ringrift.work.shares import board_and_players
 
 __all__ = [

@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
-from ringrift.data.sync.freshness import FreshnessChecker, FreshnessConfig, FreshnessResult, judge_freshness
+from ringrift.coordination.event_router import get_router
+from ringrift.coordination.sync_base import open_data_plane
+from ringrift.data.plane import DataPlane, OpenPlane
+from ringrift.data.sync.freshness import FreshnessCheck, FreshnessConfig, FreshnessResult, judge_freshness
 from ringrift.engine.blocking import blocking
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 
 __all__ = [
@@ -20,6 +24,20 @@ __all__ = [
     "get_freshness_checker",
     "judge_freshness",
 ]
+
+
+class FreshnessChecker(FreshnessCheck):
+    """Looks at what this node holds, because that is what it would train on."""
+
+    def __init__(
+        self,
+        plane: DataPlane | OpenPlane | None = None,
+        *,
+        config: FreshnessConfig | None = None,
+        router: UnifiedEventRouter | None = None,
+    ) -> None:
+        super().__init__(plane or open_data_plane, router=router or get_router(), config=config)
+
 
 # The name of the documents.
 TrainingFreshnessChecker = FreshnessChecker

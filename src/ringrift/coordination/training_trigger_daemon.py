@@ -18,13 +18,13 @@ from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.controller import Controller
+from ringrift.learning.facts.records import rows_missing, steps_to_train
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.window import rows_missing, steps_to_train
 from ringrift.learning.job_announcements import blob_path
 from ringrift.learning.plan.orders import CASCADE_TOPIC as WARM_START
 from ringrift.learning.plan.orders import source_name
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.students import DISTILLATION, SMALL_NET
+from ringrift.learning.plan.training import DISTILLATION, SMALL_NET
 from ringrift.learning.situation import Situation, Situations
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals, heard_by

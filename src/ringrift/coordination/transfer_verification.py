@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
+from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.sync_durability import DATA_TYPE
 from ringrift.data.artifacts import Receipt
 from ringrift.data.files import compute_file_checksum, set_aside
@@ -30,7 +31,6 @@ from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
 from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.event import RouterEvent
-from ringrift.events.handlers import WiredCoordinator
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime, system_runtime

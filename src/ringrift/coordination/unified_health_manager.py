@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.utils import BoundedHistory
 from ringrift.daemons.running import attempt_async
 from ringrift.engine.run_reports import answers_here, reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent, current_delivery
-from ringrift.events.handlers import WiredCoordinator
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.breakers import BreakerConfig, BreakerState, CircuitBreaker

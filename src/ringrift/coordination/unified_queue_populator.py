@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
+from ringrift.coordination.handler_base import SubscribedCoordinator
 from ringrift.coordination.progress_watchdog import velocity_per_hour
 from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker
 from ringrift.engine.arguments import check_part
@@ -20,7 +21,7 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RunSeen, read_run
 from ringrift.runtime import Runtime
-from ringrift.work.coordinator import ConfigSignals, SubscribedCoordinator
+from ringrift.work.coordinator import ConfigSignals
 from ringrift.work.shares import PREPARING, TARGET_RATING, Supply, SupplyLimits, slots_for, wanted_items
 from ringrift.work.worker.records import live_workers
 

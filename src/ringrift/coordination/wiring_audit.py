@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ringrift.coordination.coordinator_dependencies import COORDINATOR_REGISTRY, InitPattern
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.dead_letter_queue import DeadLetterQueue
 from ringrift.coordination.initializer import BootstrapOptions, Initialiser, load_entry_point
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.registry import Isolation, product_registry, profile_types
 from ringrift.daemons.running import takes_keyword
 from ringrift.daemons.types import DaemonType

@@ -10,13 +10,12 @@ import structlog
 
 from ringrift.daemons.planning import DaemonView, Phase, Unit, plan
 from ringrift.daemons.types import DaemonState, DaemonType
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 if TYPE_CHECKING:
-    from ringrift.daemons.manager import DaemonManager
+    from ringrift.daemons.manager import DaemonService
 
 
 # What a working supervisor never shows. Pure.
@@ -56,8 +55,8 @@ SELF_CHECK_S = 30.0
 class EventRouterDaemon:
     """EVENT_ROUTER: the process's router reads what other processes say, and ends in order."""
 
-    def __init__(self, *, router: UnifiedEventRouter | None = None) -> None:
-        self._router = router or get_router()
+    def __init__(self, *, router: UnifiedEventRouter) -> None:
+        self._router = router
         self._running = False
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
@@ -84,8 +83,8 @@ class EventRouterDaemon:
 class CrossProcessPoller:
     """CROSS_PROCESS_POLLER: makes sure that the log is being read while this process lives."""
 
-    def __init__(self, *, runtime: Runtime, router: UnifiedEventRouter | None = None) -> None:
-        self._runtime, self._router = runtime, router or get_router()
+    def __init__(self, *, runtime: Runtime, router: UnifiedEventRouter) -> None:
+        self._runtime, self._router = runtime, router
         self._running = False
         self.restarts = 0
 
@@ -122,7 +121,7 @@ class CrossProcessPoller:
 class SupervisorWatch:
     """DAEMON_WATCHDOG: checks that the supervisor itself works. It restarts nothing on its own."""
 
-    def __init__(self, *, manager: DaemonManager, runtime: Runtime) -> None:
+    def __init__(self, *, manager: DaemonService, runtime: Runtime) -> None:
         self._manager, self._runtime = manager, runtime
         self._seen: list[str] = []
         self._found: list[str] = []

@@ -1,7 +1,10 @@
-"""`DaemonManager`: the public calls of the daemon room.
+"""`DaemonService`: the public calls of the daemon room.
 
 Every call that starts, stops, pauses or holds a daemon changes what is wanted; the supervisor does the rest.
 Calls are made on the event loop; status and probe calls may come from any thread.
+
+Where a run in another process has the daemons, starting and stopping one is a request to that run, and what
+cannot be asked of it is refused.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
+import msgspec
 import structlog
 
 from ringrift.daemons import registry as graph
@@ -28,7 +32,8 @@ from ringrift.daemons.registry import (
     row_faults,
     validate_registry,
 )
-from ringrift.daemons.restarts import JsonLedger, LedgerStore, MemoryLedger, RestartLedger, RestartPolicy
+from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb
+from ringrift.daemons.restarts import LedgerStore, MemoryLedger, RestartLedger, RestartPolicy
 from ringrift.daemons.running import EntryPoint, Factory
 from ringrift.daemons.start_stop import Starter, StartResult, is_gone, stop_in_order, system_memory_percent
 from ringrift.daemons.status import DaemonReader, HealthRounds, Offload, in_thread
@@ -40,21 +45,22 @@ from ringrift.daemons.types import (
     DaemonManagerConfig,
     DaemonState,
     DaemonType,
-    ReadySignals,
     daemon_type_of,
     daemon_types_of,
 )
 from ringrift.engine.arguments import check_seconds, refuse
-from ringrift.engine.blocking import loop_is_running
-from ringrift.engine.run_reports import answers_here
-from ringrift.errors import ConfigError
-from ringrift.events.router import get_router
-from ringrift.process import SingletonMixin, process_scope
+from ringrift.engine.blocking import loop_is_running, run_blocking
+from ringrift.engine.leases import CONTROL_LEASE, lease_holder
+from ringrift.engine.opening import existing_engine
+from ringrift.engine.ports import KeyValue
+from ringrift.engine.run_reports import ControlHere, answers_here
+from ringrift.errors import ConfigError, Conflict
+from ringrift.process import process_scope
+from ringrift.process_identity import user_name
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.task_owner import TaskOwner
 
-__all__ = ["DaemonManager"]
+__all__ = ["DaemonService"]
 
 
 # From a registry row, or a user's factory, to a daemon that the supervisor can run.
@@ -69,10 +75,16 @@ class Registrar:
     """Fills the supervisor with units."""
 
     def __init__(
-        self, registry: Registry, supervisor: Supervisor, *, manager: object, bus: EventBus | None
+        self,
+        registry: Registry,
+        supervisor: Supervisor,
+        *,
+        manager: object,
+        bus: EventBus | None,
+        parts: Mapping[str, Any],
     ) -> None:
         self._registry, self._supervisor = registry, supervisor
-        self._offered: dict[str, Any] = {"manager": manager, "runtime": supervisor.runtime}
+        self._offered: dict[str, Any] = {**parts, "manager": manager, "runtime": supervisor.runtime}
         if bus is not None:
             self._offered["router"] = bus
 
@@ -117,6 +129,7 @@ class Registrar:
         if wrong := row_faults(spec):
             raise ConfigError(f"{daemon_type} cannot be registered: {wrong[0]}")
         unit = self._unit(spec, factory, **policy)
+        unit.is_own = True
         self._registry.add(spec)
         for name, value in info.items():
             setattr(unit.info, name, value)
@@ -207,7 +220,7 @@ EMITTED = (
 )
 
 
-class DaemonManager(DaemonReader, SingletonMixin):
+class DaemonService(DaemonReader):
     """Starts, watches, restarts and stops daemons."""
 
     emits: ClassVar[tuple[str, ...]] = EMITTED
@@ -224,7 +237,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
         memory_percent: Callable[[], float] = system_memory_percent,
         offload: Offload = in_thread,
     ) -> None:
-        _check_parts(config=config, registry=registry, bus=bus, ledger=ledger)
+        check_parts(config=config, registry=registry, bus=bus, ledger=ledger)
         self.config = config or DaemonManagerConfig()
         runtime = runtime or system_runtime()
         self.node_id = node_id or runtime.hostname
@@ -243,7 +256,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
             outbox=outbox,
         )
         self._starter = Starter(supervisor, self._registry, outbox.put, memory_percent=memory_percent)
-        self._registrar = Registrar(self._registry, supervisor, manager=self, bus=bus)
+        self._registrar = Registrar(self._registry, supervisor, manager=self, bus=bus, parts=self._parts())
         self._rounds = HealthRounds(supervisor, offload=offload)
         self._opened_on: asyncio.AbstractEventLoop | None = None
         self._tasks = TaskOwner("daemon manager")
@@ -252,34 +265,9 @@ class DaemonManager(DaemonReader, SingletonMixin):
         if self.config.auto_start and loop_is_running():
             self._open()
 
-    @classmethod
-    def get_instance(cls, config: DaemonManagerConfig | None = None) -> Self:
-        """Return the manager of this process; the first call may say how it is configured.
-
-        Raises `ConfigError` for another configuration than the manager that is there has.
-        """
-        _check_parts(config=config)
-        manager = process_scope().get(cls, lambda: cls._for_this_process(config))
-        if config is not None and manager.config != config:
-            raise ConfigError(
-                "the daemon manager of this process has another configuration; give it with the first call, "
-                "or shut the manager down and drop it with reset_daemon_manager()"
-            )
-        return manager
-
-    @classmethod
-    def reset_instance(cls) -> Self | None:
-        """Forget the manager of this process and return it; a running one should be shut down first."""
-        process_scope().drop(ReadySignals)
-        return super().reset_instance()
-
-    @classmethod
-    def _for_this_process(cls, config: DaemonManagerConfig | None = None) -> Self:
-        """On the process's router, with the ledger on disk."""
-        store = JsonLedger(get_settings().coordination_dir / "daemon_restarts.json")
-        manager = cls(config, bus=get_router(), ledger=store)
-        process_scope().put(ReadySignals, ReadySignals(manager.mark_ready))
-        return manager
+    def _parts(self) -> Mapping[str, Any]:
+        """What is handed to daemons of the product that name it among their arguments."""
+        return {}
 
     # --- registering ----------------------------------------------------------------------------------
 
@@ -313,26 +301,36 @@ class DaemonManager(DaemonReader, SingletonMixin):
 
     # --- starting and stopping ------------------------------------------------------------------------
 
-    async def start(self, daemon_type: DaemonType, wait_for_deps: bool = False) -> bool:  # noqa: FBT001, FBT002 - documented signature
+    async def start(self, daemon_type: DaemonType, wait_for_deps: bool = False, *, reason: str = "") -> bool:  # noqa: FBT001, FBT002 - documented signature
         """Start one daemon; False when it is not up afterwards, and `why` says why.
 
         One that needs others which do not run yet comes up with them. *wait_for_deps* starts those, too, and
-        waits for them, at most `dependency_wait_timeout`.
+        waits for them, at most `dependency_wait_timeout`. A run in another process is asked to, for *reason*;
+        it starts the daemon from then on, until somebody stops it.
         """
+        if (store := await self._store_of_run(daemon_type)) is not None:
+            wish = DaemonRequest(daemon=str(daemon_type), want=DaemonVerb.START, with_needs=wait_for_deps)
+            return await self._ask_run(store, wish, reason)
         self._open()
-        reason = self._starter.refusal(daemon_type)
-        if not reason:
-            reason = await self._starter.start(daemon_type, wait_for_deps=wait_for_deps)
-        if reason:
-            log.warning("daemons.not_started", daemon=str(daemon_type), reason=reason)
-            self._starter.note_refusal(daemon_type, reason)
-        return not reason
+        problem = self._starter.refusal(daemon_type)
+        if not problem:
+            problem = await self._starter.start(daemon_type, wait_for_deps=wait_for_deps)
+        if problem:
+            log.warning("daemons.not_started", daemon=str(daemon_type), reason=problem)
+            self._starter.note_refusal(daemon_type, problem)
+        return not problem
 
-    async def stop(self, daemon_type: DaemonType) -> bool:
-        """Stop one daemon for as long as nobody starts it; False if unknown or if it cannot be ended."""
+    async def stop(self, daemon_type: DaemonType, *, reason: str = "") -> bool:
+        """Stop one daemon for as long as nobody starts it; False if unknown or if it cannot be ended.
+
+        A run in another process is asked to, for *reason*; it holds the daemon down over its restarts, too.
+        """
         unit = self._supervisor.units.get(daemon_type)
         if unit is None:
             return False
+        if (store := await self._store_of_run(daemon_type)) is not None:
+            wish = DaemonRequest(daemon=str(daemon_type), want=DaemonVerb.STOP)
+            return await self._ask_run(store, wish, reason)
         unit.wanted = False
         run = unit.run
         if run is not None:
@@ -355,7 +353,6 @@ class DaemonManager(DaemonReader, SingletonMixin):
         Daemons that cannot run are left out with their reason. Raises `DependencyValidationError` when
         *types* lists a daemon without what it needs, `ValueError` for an unknown profile.
         """
-        self._open()
         if profile is not None:
             chosen = graph.profile_types(self._registry, profile)
         elif isinstance(types, str):
@@ -366,6 +363,9 @@ class DaemonManager(DaemonReader, SingletonMixin):
             graph.validate_dependency_graph(self._registry, chosen, running)
         else:
             chosen = list(self._supervisor.units)
+        if (elsewhere := await self._elsewhere(chosen)) is not None:
+            raise elsewhere
+        self._open()
         return await self._starter.start_many(chosen)
 
     async def start_profile(self, profile: str) -> StartResult:
@@ -376,6 +376,8 @@ class DaemonManager(DaemonReader, SingletonMixin):
         """Stop every daemon, dependents first; return which are really gone."""
         config = self.config
         everything = list(self._supervisor.units)
+        if not self._was_opened and (elsewhere := await self._elsewhere(everything)) is not None:
+            raise elsewhere
         return await self._stop(everything, config.shutdown_timeout, config.force_kill_timeout, ordered=True)
 
     async def shutdown(self, timeout: float | None = None, force: bool = False) -> None:  # noqa: FBT001, FBT002 - documented signature
@@ -402,6 +404,8 @@ class DaemonManager(DaemonReader, SingletonMixin):
         unit = self._supervisor.units.get(daemon_type)
         if unit is None or unit.phase is not Phase.ABSENT:
             return False
+        if await self.runs_elsewhere(daemon_type):
+            return not self.is_running(daemon_type) and await self.start(daemon_type)
         if unit.info.state is DaemonState.IMPORT_FAILED and not force:
             return False
         if force:
@@ -424,6 +428,8 @@ class DaemonManager(DaemonReader, SingletonMixin):
         unit = self._supervisor.units.get(daemon_type)
         if unit is None:
             return False
+        if not self._is_here and (elsewhere := run_blocking(self._elsewhere([daemon_type]))) is not None:
+            raise elsewhere
         if paused:
             unit.pauses[OPERATOR] = None
         else:
@@ -489,6 +495,48 @@ class DaemonManager(DaemonReader, SingletonMixin):
         payload = {"alert_type": kind, "severity": "error", "message": message, "node_id": self.node_id}
         self._outbox.put("HEALTH_ALERT", payload)
 
+    # --- a run in another process ---------------------------------------------------------------------
+
+    async def runs_elsewhere(self, daemon_type: DaemonType) -> bool:
+        """Whether a run in another process has this daemon, so that the verbs are requests to that run."""
+        return await self._store_of_run(daemon_type) is not None
+
+    async def _store_of_run(self, daemon_type: DaemonType) -> KeyValue | None:
+        """Where the run that has this daemon is asked; None where this manager has it itself."""
+        unit = self._supervisor.units.get(daemon_type)
+        if self._is_here or (unit is not None and (unit.is_own or unit.wanted or unit.run is not None)):
+            return None
+        engine = await existing_engine()
+        holder = None if engine is None else await lease_holder(engine.kv, CONTROL_LEASE)
+        return None if engine is None or holder is None else engine.kv
+
+    @property
+    def _is_here(self) -> bool:
+        """Known without the store: this process is the run, or the manager is somebody's own."""
+        scope = process_scope()
+        return scope.peek(type(self)) is not self or scope.peek(ControlHere) is not None
+
+    async def _ask_run(self, store: KeyValue, wish: DaemonRequest, reason: str) -> bool:
+        """Have the run carry a request out; False if it cannot, or does not answer."""
+        asked = msgspec.structs.replace(wish, reason=reason, by=user_name(), at_s=self._runtime.now_s())
+        done = await DaemonRequests(store).answer(asked, self._runtime)
+        if done.done_s is not None and not done.problem:
+            return True
+        problem = done.problem or "the run has not answered; the request stands"
+        log.warning("daemons.request_failed", daemon=wish.daemon, want=str(wish.want), reason=problem)
+        self._starter.note_refusal(DaemonType(wish.daemon), problem)
+        return False
+
+    async def _elsewhere(self, types: Collection[DaemonType]) -> Conflict | None:
+        """The refusal of what cannot be asked of a run, if it has one of *types*."""
+        for daemon_type in () if self._is_here else types:
+            if await self.runs_elsewhere(daemon_type):
+                return Conflict(
+                    f"{daemon_type} and the other daemons of this data folder run in another process; start "
+                    "and stop ask that run for one of them, and `ringrift stop` ends the run"
+                )
+        return None
+
     # --- inside ---------------------------------------------------------------------------------------
 
     def _open(self) -> None:
@@ -542,7 +590,7 @@ class DaemonManager(DaemonReader, SingletonMixin):
             log.warning("daemons.registry", wrong=text)
 
 
-def _check_parts(
+def check_parts(
     *, config: object = None, registry: object = None, bus: object = None, ledger: object = None
 ) -> None:
     """Refuse a part of another kind before anything is built on it."""

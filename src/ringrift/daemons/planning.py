@@ -203,6 +203,7 @@ class Unit:
     info: DaemonInfo
     policy: RestartPolicy
     factory: Factory | None = None
+    is_own: bool = False  # somebody registered it in this process, so no run elsewhere has it
     wanted: bool = False
     holds: dict[str, float | None] = field(default_factory=dict)  # reason -> monotonic end
     pauses: dict[str, float | None] = field(default_factory=dict)

@@ -2,22 +2,24 @@
 
 The newest request for a daemon counts, and lasts: a stop holds the daemon down, also over restarts of the
 run, until somebody starts it, and a start brings it up with every run until somebody stops it. Whoever asks
-sees in the same record when it was carried out, or why it could not be.
+sees in the same record when it was carried out, or why it could not be. The verbs of a manager in any other
+process than that of the run are such requests, as `ringrift daemons` makes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 import structlog
 
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.planning import STOPPED_BY_PERSON, Phase, Unit
 from ringrift.daemons.registry import Registry, product_registry
-from ringrift.daemons.types import DaemonType
+from ringrift.daemons.supervisor import Supervisor
+from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import ConfigError, Corrupt, RevisionMismatch, RingRiftError
@@ -29,6 +31,8 @@ REQUESTS = "daemons/request/"
 NEAR = 3
 ENDS_WITHIN_S = 15.0  # beyond what the manager gives a daemon to stop
 AGAIN_S = 5.0
+ANSWER_S_MAX = 60.0  # a daemon that does not end is given up before
+LOOK_EVERY_S = 0.2
 
 # What it means to do without those that the machine lives by.
 MEANS: Mapping[str, str] = {
@@ -57,6 +61,7 @@ class DaemonRequest(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     by: str = ""
     at_s: float = 0.0
+    with_needs: bool = False  # a start also brings up what the daemon needs
     done_s: float | None = None  # when a run took it up; None: none has yet
     problem: str = ""  # why the run could not do it
 
@@ -74,6 +79,18 @@ class DaemonRequests:
     async def ask(self, request: DaemonRequest) -> int:
         """Store *request* in the place of an older one; return its revision."""
         return await self._kv.put(REQUESTS + request.daemon, msgspec.json.encode(request))
+
+    async def answer(self, request: DaemonRequest, runtime: Runtime) -> DaemonRequest:
+        """Ask a live run and wait for its answer; the request as it was when the run says nothing in time."""
+        await self.ask(request)
+        until_s = runtime.monotonic_s() + ANSWER_S_MAX
+        while runtime.monotonic_s() < until_s:
+            found = await self.get(request.daemon)
+            # A later request of somebody else took its place: theirs is what is answered now.
+            if found is None or found.at_s != request.at_s or found.done_s is not None:
+                return request if found is None else found
+            await runtime.sleep(LOOK_EVERY_S)
+        return request
 
     async def get(self, daemon: str) -> DaemonRequest | None:
         entry = await self._kv.get(REQUESTS + daemon)
@@ -109,11 +126,34 @@ def what_it_means(name: str, known: Registry | None = None) -> str:
     return "; ".join([*told, f"nobody does what it does: {spec.about}"])
 
 
-class RequestCarrier:
-    """Carries requests out in the process of the manager, and writes down that it did."""
+class _DaemonVerbs(Protocol):
+    """What carrying requests out takes of a manager, whose own verbs are requests elsewhere."""
 
-    def __init__(self, kv: KeyValue, manager: DaemonManager, runtime: Runtime) -> None:
-        self._kv, self._manager, self._runtime = kv, manager, runtime
+    config: DaemonManagerConfig
+
+    @property
+    def supervisor(self) -> Supervisor: ...
+    async def start(self, daemon_type: DaemonType, wait_for_deps: bool = ...) -> bool: ...  # noqa: FBT001 - documented signature
+    def clear_permanently_failed(self, daemon_type: DaemonType) -> None: ...
+    def why(self, daemon_type: DaemonType) -> str: ...
+
+
+class RequestCarrier:
+    """Carries requests out in the process of the manager, and writes down that it did.
+
+    *report* tells other processes how the daemons are. Whoever is answered finds the daemon as he asked for
+    it, and not as it was some seconds ago.
+    """
+
+    def __init__(
+        self,
+        kv: KeyValue,
+        manager: _DaemonVerbs,
+        runtime: Runtime,
+        *,
+        report: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._kv, self._manager, self._runtime, self._report = kv, manager, runtime, report
         self._seen = 0  # the revision up to which requests are carried out
 
     async def before_start(self) -> None:
@@ -171,8 +211,10 @@ class RequestCarrier:
         if request.want is not DaemonVerb.STOP and not problem:
             unit.holds.pop(STOPPED_BY_PERSON, None)
             self._manager.clear_permanently_failed(daemon)
-            if not await self._manager.start(daemon):
+            if not await self._manager.start(daemon, request.with_needs):
                 problem = unit.info.last_error or self._manager.why(daemon) or "it did not start"
+        if first and self._report is not None:
+            await self._report()
         await self._note(request, revision, problem=problem)
 
     async def _stop(self, unit: Unit, request: DaemonRequest) -> str:

@@ -15,7 +15,7 @@ from typing import Any, cast, overload
 import structlog
 
 from ringrift.daemons import running
-from ringrift.daemons.planning import Ended, Phase, Run, Unit
+from ringrift.daemons.planning import STOPPED_BY_PERSON, Ended, Phase, Run, Unit
 from ringrift.daemons.reactions import LoopWatchdog, Outbox
 from ringrift.daemons.restarts import RestartLedger
 from ringrift.daemons.supervisor import Supervisor
@@ -261,6 +261,12 @@ def is_down(unit: Unit) -> bool:
     return not (unit.phase is Phase.STARTING and unit.ended is Ended.NEVER_RAN)
 
 
+def is_stopped(unit: Unit) -> bool:
+    """Return whether the run had this daemon, or was to have it, and somebody stopped it."""
+    by_call = unit.ended is Ended.ON_PURPOSE and not unit.wanted and not unit.info.unavailable_reason
+    return unit.phase is not Phase.UP and (by_call or STOPPED_BY_PERSON in unit.holds)
+
+
 def status_document(
     units: Mapping[DaemonType, Unit], *, running: bool, uptimes: Mapping[DaemonType, float]
 ) -> dict[str, Any]:
@@ -302,14 +308,19 @@ def daemon_row(unit: Unit, *, uptime_s: float) -> dict[str, Any]:
 
 
 def daemon_health(unit: Unit, *, why_down: str) -> dict[str, Any]:
-    """Return the health of one daemon. A daemon that nobody wants is not unhealthy."""
+    """Return the health of one daemon: what does not run is not healthy, whoever wanted it so.
+
+    One that a pause keeps down, because it has no pause of its own, rests as one that is paused does.
+    """
     info = unit.info
     well, message = unit.health
-    down = expected(unit) and is_down(unit)
+    runs = unit.phase is Phase.UP
+    rests = unit.wanted and unit.stops_to_pause and bool(unit.pauses) and not unit.holds
     return {
-        "healthy": well and not down and not info.leaked and info.state not in DOWN_FOR_GOOD,
+        "healthy": (well if runs else rests) and not info.leaked and info.state not in DOWN_FOR_GOOD,
         "state": info.state.value,
-        "message": message or (info.last_error or why_down if down else ""),
+        "message": message if runs else info.unavailable_reason or why_down,
+        "expected": expected(unit),  # False: that it does not run is no fault
         "available": not info.unavailable_reason,
         "reason": info.unavailable_reason,
         "restart_count": info.restart_count,
@@ -389,8 +400,12 @@ class DaemonReader:
 
     def why(self, daemon_type: DaemonType) -> str:
         """Say why a daemon is not up; empty when it is."""
-        if daemon_type not in self._supervisor.units:
+        if (unit := self._supervisor.units.get(daemon_type)) is None:
             return f"{daemon_type} is not registered"
+        if not answers_here(self):
+            told = self._health_document().get(str(daemon_type)) or {}
+            why = told.get("message") or unit.info.last_error or "no run tells of it"
+            return "" if self.is_running(daemon_type) else why
         return self._supervisor.why(daemon_type)
 
     def why_resting(self, daemon_type: DaemonType, *reasons: str) -> str:
@@ -434,7 +449,13 @@ class DaemonReader:
     @reported
     def _health_document(self) -> dict[str, Any]:
         units = self._units().items()
-        return {t.value: daemon_health(unit, why_down=self._supervisor.why(t)) for t, unit in units}
+        return {t.value: daemon_health(unit, why_down=self._why_down(unit)) for t, unit in units}
+
+    def _why_down(self, unit: Unit) -> str:
+        """Which includes who stopped it and why, and the error of what is to be up and is not."""
+        kept = unit.why_resting(*sorted(unit.kept_down)) if unit.wanted else ""
+        error = unit.info.last_error if expected(unit) and is_down(unit) else ""
+        return kept or error or self._supervisor.why(unit.daemon_type)
 
     def get_failed_daemons(self) -> list[tuple[DaemonType, str]]:
         """Return the daemons that stay down, with their errors."""
@@ -445,14 +466,21 @@ class DaemonReader:
         return [(t, unit.info.last_error or "") for t, unit in units if unit.info.state in DOWN_FOR_GOOD]
 
     def liveness_probe(self) -> ProbeReport:
-        """True while every critical daemon that ought to run does; indexable either way."""
+        """True while this is a run and all its critical daemons run, also none that somebody stopped.
+
+        Indexable either way. `down` has those that ought to run and do not; `stopped` those that were stopped
+        on purpose, which is no fault: the probes over HTTP go by `down` alone.
+        """
         return ProbeReport("alive", self._liveness())
 
     @reported
     def _liveness(self) -> dict[str, Any]:
         down = [unit.daemon_type.value for unit in self._expected() if unit.spec.critical and is_down(unit)]
-        values = {"alive": not down, "timestamp": self._runtime.now_s(), "uptime_seconds": self._uptime_s()}
-        return {**values, "down": down}
+        units = self._units().values()
+        stopped = [unit.daemon_type.value for unit in units if unit.spec.critical and is_stopped(unit)]
+        alive = self._running and not down and not stopped
+        values = {"alive": alive, "timestamp": self._runtime.now_s(), "uptime_seconds": self._uptime_s()}
+        return {**values, "down": down, "stopped": stopped}
 
     def readiness_probe(self, required: Iterable[DaemonType] | None = None) -> ProbeReport:
         """True once everything that ought to run (or *required*) does."""

@@ -37,7 +37,7 @@ from ringrift.data.protection.records import (
     set_damaged_aside,
 )
 from ringrift.data.receive_main import ReceiveRequest
-from ringrift.data.sync.mutex import SyncMutex
+from ringrift.data.sync.mutex import SyncLocks
 from ringrift.data.transfer.archive import archive_transports, open_archive
 from ringrift.data.transfer.contract import (
     READ_BYTES_PER_S,
@@ -54,16 +54,13 @@ from ringrift.data.transfer.receiving import Landing, open_intake
 from ringrift.data.transfer.service import SetAside, TransferService
 from ringrift.data.transfer.ssh import Programs, Scratch, Ssh, SshStores
 from ringrift.data.transfer.ssh_transports import Base64Transport, RsyncTransport
-from ringrift.engine.opening import get_engine, get_engine_blocking, has_store
 from ringrift.engine.ports import Blobs, EndedWork, Engine, KeyValue, WorkQueue
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
 from ringrift.events.event import RouterEvent
-from ringrift.events.handlers import HandlerBase
-from ringrift.events.router import get_router
+from ringrift.events.handlers import CycleHandler
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
-from ringrift.runtime import Runtime, first_of, system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.runtime import Runtime, first_of
+from ringrift.settings import Settings
 from ringrift.work.job.orders import read_order
 
 # Which games each config was last exported from: read from the ends of work, each of them once.
@@ -292,7 +289,7 @@ def assemble_transfers(
     *,
     nodes: DataNodes,
     set_aside: SetAside,
-    router: UnifiedEventRouter | None = None,
+    router: UnifiedEventRouter,
 ) -> TransferService:
     """Put the transports together. Nothing is connected before the first file goes."""
     this = nodes.this.name
@@ -381,7 +378,7 @@ class DataPlane:
         self._heirs = mirror_heirs(engine.kv, runtime)
         self.windows = ExportWindows(engine.queue)
         self.stalls = SyncStallHandler(kv=engine.kv, runtime=runtime)
-        self.mutex = SyncMutex(kv=engine.kv, runtime=runtime, max_global=settings.max_syncs_cluster)
+        self.mutex = SyncLocks(kv=engine.kv, runtime=runtime, max_global=settings.max_syncs_cluster)
         self.holder = holder or open_holder(settings, runtime, node=self.nodes.this)
         self.promises = self.holder.promises
         self._make_transfers, self._make_holders = make_transfers, make_holders
@@ -443,60 +440,26 @@ class DataPlane:
         self.promises.close()
 
 
-def _transfers_of(plane: DataPlane) -> Transfers:
-    return assemble_transfers(
-        plane.engine,
-        plane.settings,
-        plane.runtime,
-        nodes=plane.nodes,
-        set_aside=partial(set_damaged_aside, plane),
-    )
+OpenPlane = Callable[[], Awaitable[DataPlane]]  # as late as it is needed: it may wait for the engine
 
 
-def _holders_of(plane: DataPlane) -> Holders:
-    return assemble_holders(plane.settings, plane.runtime, nodes=plane.nodes, promises=plane.promises)
+def assemble_plane(
+    engine: Engine, settings: Settings, runtime: Runtime, *, router: UnifiedEventRouter
+) -> DataPlane:
+    """Put together the data plane of a node that runs."""
 
+    def transfers_of(plane: DataPlane) -> Transfers:
+        set_aside = partial(set_damaged_aside, plane)
+        return assemble_transfers(
+            engine, settings, runtime, nodes=plane.nodes, set_aside=set_aside, router=router
+        )
 
-def _open() -> DataPlane:
-    return DataPlane(
-        get_engine_blocking(),
-        get_settings(),
-        system_runtime(),
-        make_transfers=_transfers_of,
-        make_holders=_holders_of,
-    )
+    def holders_of(plane: DataPlane) -> Holders:
+        return assemble_holders(settings, runtime, nodes=plane.nodes, promises=plane.promises)
 
-
-def get_data_plane() -> DataPlane:
-    """Return this process's data plane; the first call opens the engine and may wait for it."""
-    scope, engine = process_scope(), get_engine_blocking()
-    plane = scope.get(DataPlane, _open)
-    if plane.engine is not engine:  # that one was closed
-        scope.drop(DataPlane)
-        plane = scope.get(DataPlane, _open)
+    plane = DataPlane(engine, settings, runtime, make_transfers=transfers_of, make_holders=holders_of)
+    plane.mutex.router = router
     return plane
-
-
-async def close_data_plane() -> None:
-    """End this process's data plane, if there is one, before its engine is closed."""
-    plane = process_scope().drop(DataPlane)
-    if plane is not None:
-        await plane.close()
-
-
-async def open_data_plane() -> DataPlane:
-    """Return this process's data plane without holding up the event loop."""
-    await get_engine()
-    if process_scope().peek(DataPlane) is None:
-        # The first record of promises is synced to the disk: that takes longer than the loop may be held up.
-        folder = get_settings().blob_dir
-        await asyncio.to_thread(lambda: PromiseStore(folder, system_runtime()).close())
-    return get_data_plane()
-
-
-async def existing_data_plane() -> DataPlane | None:
-    """Return this process's data plane; None where no run was ever, because looking never makes a store."""
-    return await open_data_plane() if await asyncio.to_thread(has_store) else None
 
 
 # Copying artifacts from one node to another, wherever this process runs.
@@ -555,14 +518,14 @@ WOKEN_EVERY_S = 10.0  # and a stream of them by one cycle in so long: each reads
 
 
 class DaemonParts(TypedDict, total=False):
-    """What a daemon of the data plane is given; by default it uses those of this process."""
+    """What a daemon of the data plane is given; what it lacks it cannot do."""
 
-    plane: DataPlane | None
+    plane: DataPlane | OpenPlane | None
     router: UnifiedEventRouter | None
     runtime: Runtime | None
 
 
-class WakingDaemon(HandlerBase):
+class WakingDaemon(CycleHandler):
     """Looks at the data plane now and then, and soon after it was woken."""
 
     woken_every_s: ClassVar[float] = WOKEN_EVERY_S
@@ -572,13 +535,13 @@ class WakingDaemon(HandlerBase):
         name: str,
         *,
         interval_s: float,
-        plane: DataPlane | None = None,
+        plane: DataPlane | OpenPlane | None = None,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__(name, cycle_interval=interval_s, router=router, runtime=runtime)
-        self.router = router or get_router()
-        self._plane = plane
+        self._plane: DataPlane | None = None if callable(plane) else plane
+        self._open_plane: OpenPlane | None = plane if callable(plane) else None
         self._woken = asyncio.Event()
         self._began_s = -math.inf  # the cycle before
 
@@ -586,9 +549,16 @@ class WakingDaemon(HandlerBase):
         """Have the next cycle begin at once, or as soon after the last as one may."""
         self._woken.set()
 
+    @property
+    def router(self) -> UnifiedEventRouter:
+        return self._hears_through()
+
     async def _opened(self) -> DataPlane:
-        """The data plane that was given, or this process's."""
-        self._plane = self._plane or await open_data_plane()
+        """The data plane that it works on, opened by the first who needs it."""
+        if self._plane is None:
+            if self._open_plane is None:
+                raise ConfigError(f"{self.name} was made without a data plane, so it has nothing to work on")
+            self._plane = await self._open_plane()
         return self._plane
 
     async def _rest(self) -> None:

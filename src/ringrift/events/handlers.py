@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import structlog
 
@@ -20,29 +20,11 @@ from ringrift.errors import ConfigError, described
 from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.catalog.names import normalize_event_type
 from ringrift.events.event import RouterEvent, digest_of, get_event_payload
-from ringrift.events.router import get_router
 from ringrift.events.subscriptions import Callback, SubscriptionHandle, callback_name
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 from ringrift.task_owner import TaskOwner
-
-__all__ = [
-    "BaseDaemon",
-    "BaseEventHandler",
-    "Callback",
-    "CoordinatorStatus",
-    "EventDeduplicator",
-    "HandlerBase",
-    "HandlerError",
-    "HandlerStats",
-    "HealthCheckResult",
-    "RouterEvent",
-    "get_event_payload",
-    "normalize_event_type",
-]
-
 
 # What a handler counts about itself, and how it judges its health.
 
@@ -136,7 +118,7 @@ _ERRORS_MAX = 50
 _STOP_S = 5.0
 
 
-class HandlerBase(SingletonMixin, ABC):
+class CycleHandler(ABC):
     """Handles events and runs a cycle at an interval. A failing cycle is recorded; the next one runs."""
 
     capability: ClassVar[str] = "event_handlers"
@@ -170,15 +152,21 @@ class HandlerBase(SingletonMixin, ABC):
     async def _run_cycle(self) -> None:
         """Do one round of work."""
 
-    async def _on_start(self) -> None:
+    async def _on_start(self) -> None:  # noqa: B027 - most have nothing to prepare
         """Prepare; an error here keeps the handler from starting, and `_on_stop` is not called."""
 
-    async def _on_stop(self) -> None:
+    async def _on_stop(self) -> None:  # noqa: B027 - or to clean up
         """Clean up."""
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         """Return the callback for each event type."""
         return {}
+
+    def _hears_through(self) -> UnifiedEventRouter:
+        """Return the router that it subscribes at."""
+        if self._own_router is None:
+            raise ConfigError(f"{self._name} was made without a router, so there is nothing to subscribe at")
+        return self._own_router
 
     def _is_duplicate_event(self, event: Any, key_fields: Sequence[str] | None = None) -> bool:
         """Whether an equal event came in the last five minutes; for handlers that want to skip those."""
@@ -277,11 +265,11 @@ class HandlerBase(SingletonMixin, ABC):
         log.error("handler.cycle_failed", handler=self._name, exc_info=error)
 
     def _subscribe(self) -> None:
-        router = self._own_router or get_router()
         for event_type, callback in self._get_event_subscriptions().items():
             # The same name after a restart, so that the subscription finds its stored position.
             name = f"{self._name}/{normalize_event_type(event_type)}/{callback_name(callback)}"
-            self._handles.append(router.subscribe(event_type, self._counted(callback), name))
+            handle = self._hears_through().subscribe(event_type, self._counted(callback), name)
+            self._handles.append(handle)
         self._stats.subscribed = bool(self._handles)
 
     def _unsubscribe(self) -> None:
@@ -378,17 +366,6 @@ class HandlerBase(SingletonMixin, ABC):
             "stats": self._stats.to_dict(),
         }
 
-    @classmethod
-    def reset_singleton(cls) -> None:
-        """`reset_instance` under its other name."""
-        cls.reset_instance()
-
-
-class BaseDaemon(HandlerBase, Generic[ConfigT]):
-    """A handler that says of what type its configuration is: `class Mine(BaseDaemon[MineConfig])`."""
-
-    config: ConfigT
-
 
 def _check(name: object, cycle_interval: object, router: object) -> None:
     """Refuse here what would fail only in the task of a started handler."""
@@ -399,78 +376,3 @@ def _check(name: object, cycle_interval: object, router: object) -> None:
         raise ConfigError(f"cycle_interval of {name} is {cycle_interval!r}; it must be a number of seconds")
     if router is not None and not hasattr(router, "subscribe"):
         raise ConfigError(f"router of {name} is {router!r}; it must be an event router")
-
-
-# The name of the documents.
-BaseEventHandler = HandlerBase
-
-
-# The life of a coordinator that only hears and answers: it is wired once, and runs while it hears.
-
-
-class WiredCoordinator(SingletonMixin, ABC):
-    """Subscribes to its events when it is wired, and does nothing in between."""
-
-    def __init__(self, name: str, *, router: UnifiedEventRouter | None = None) -> None:
-        self.name = name
-        self._own_router = router
-        self._subscriptions: list[SubscriptionHandle] = []
-        self._was_wired = False
-
-    @abstractmethod
-    def _hears(self) -> Mapping[str, Callback]:
-        """Return what is called at each event."""
-
-    @property
-    def router(self) -> UnifiedEventRouter:
-        return self._own_router or get_router()
-
-    @property
-    def is_subscribed(self) -> bool:
-        return bool(self._subscriptions)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it heard once and hears no more; one that is only called was never wired."""
-        return self._was_wired and not self._subscriptions
-
-    @property
-    def works_here(self) -> bool:
-        """Whether it was ever wired in this process, so that its fields tell something."""
-        return self._was_wired
-
-    @property
-    def status(self) -> CoordinatorStatus:
-        return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
-
-    def wire(self) -> None:
-        """Subscribe. A second call changes nothing."""
-        self._was_wired = True
-        if not self._subscriptions:
-            self._subscriptions = [
-                self.router.subscribe(event, callback, f"{self.name}.{event}")
-                for event, callback in self._hears().items()
-            ]
-
-    def unwire(self) -> None:
-        """Hear nothing more."""
-        for subscription in self._subscriptions:
-            subscription.cancel()
-        self._subscriptions = []
-
-    @classmethod
-    def reset_instance(cls) -> Self | None:
-        """Forget the coordinator of this process; it hears nothing more."""
-        dropped = super().reset_instance()
-        if dropped is not None:
-            dropped.unwire()
-        return dropped
-
-    async def start(self) -> None:
-        self.wire()
-
-    async def stop(self) -> None:
-        self.unwire()
-
-    async def shutdown(self) -> None:
-        await self.stop()

@@ -11,11 +11,10 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from contextvars import Context
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
-from ringrift.engine.blocking import run_blocking
 from ringrift.errors import RingRiftError, Unavailable
 from ringrift.events.event import RouterEvent
 from ringrift.runtime import Runtime
@@ -25,6 +24,7 @@ from ringrift.task_owner import TaskOwner
 
 
 T = TypeVar("T")
+Publish = Callable[[], Coroutine[Any, Any, RouterEvent]]
 
 # A loop that is closed answers nobody, so whoever waits for it has to look now and then.
 _LOOK_AGAIN_S = 0.5
@@ -278,6 +278,12 @@ class RouterLoop:
         elif not _call_on(owner, act):
             here.call_soon(self.tell, act)
 
+    def tell_if_running(self, act: Callable[[], None]) -> None:
+        """Call *act* on the router's loop, or here and now if that does not run: then nobody is at work."""
+        owner = self.running
+        if owner is None or self._thread is threading.current_thread() or not _call_on(owner, act):
+            act()
+
 
 def _call_on(owner: asyncio.AbstractEventLoop, act: Callable[[], None]) -> bool:
     try:
@@ -285,40 +291,3 @@ def _call_on(owner: asyncio.AbstractEventLoop, act: Callable[[], None]) -> bool:
     except RuntimeError:  # closed between the question and the call
         return False
     return True
-
-
-# Publishing from code that is not async, in a thread without a running loop.
-
-
-Publish = Callable[[], Coroutine[Any, Any, RouterEvent]]
-
-_PATIENCE_S = 24 * 3600.0  # each handler has its own limit; this bounds a chain of them
-
-
-class SyncPublisher(Protocol):
-    """The side of the router that this needs."""
-
-    def hand_over(self, publish: Publish) -> HandedWork[RouterEvent] | None:
-        """Publish on the router's own loop and wait; None if there is none, or none that begins it."""
-        ...
-
-    @property
-    def is_lodging(self) -> bool:
-        """Whether it lives on the background loop of the process, for want of one of its own."""
-        ...
-
-    async def borrowed(self, publish: Publish) -> RouterEvent:
-        """Publish on a loop that the router uses only for this."""
-        ...
-
-
-def publish_and_wait(router: SyncPublisher, publish: Publish) -> RouterEvent:
-    """Run *publish* where the router's handlers belong, and wait until all is handled.
-
-    A program without any loop borrows the background loop of the process for as long as it takes. Raises
-    `Unavailable` if the loop of the handlers ends with the event half delivered.
-    """
-    # Lodging on the background loop, it is reached by `borrowed` alone, which counts its users.
-    if not router.is_lodging and (handed := router.hand_over(publish)) is not None:
-        return handed.result()
-    return run_blocking(router.borrowed(publish), timeout_s=_PATIENCE_S)

@@ -67,49 +67,6 @@ def overflow_of(delivery: Delivery, subscription: Subscription) -> Failure:
     return Failure(delivery, subscription, FailureKind.OVERFLOW, f"mailbox full: {waiting} events wait")
 
 
-# Where the end of a delivery is written down: handled, failed and kept, or given up.
-
-
-class FailureReceiver(Protocol):
-    """Takes failures in; *kept* is called with each that will not be lost."""
-
-    async def report(self, failure: Failure, kept: Callable[[Failure], None]) -> None: ...
-
-    def report_now(self, failure: Failure) -> bool:
-        """As `report` without waiting; whether the failure is kept."""
-        ...
-
-
-class Outcomes:
-    """Hands failures to *receiver*; *handled* hears which event of the log a subscription is through with."""
-
-    def __init__(
-        self, receiver: FailureReceiver, *, handled: Callable[[Delivery, Subscription], None]
-    ) -> None:
-        self._receiver, self.handled = receiver, handled
-
-    async def report_all(self, failures: Sequence[Failure]) -> None:
-        for failure in failures:
-            await self._receiver.report(failure, self._kept)
-
-    def record_now(self, failures: Sequence[Failure]) -> None:
-        """As `report_all`, for a task that is being cancelled and cannot wait any more."""
-        for failure in failures:
-            if self._receiver.report_now(failure):
-                self._kept(failure)
-
-    def record_cancelled(self, delivery: Delivery, subscription: Subscription) -> None:
-        """The router or its loop is ending. An event of the log comes again; any other would be lost."""
-        if not delivery.log_seq:
-            text = "cancelled with the router"
-            self.record_now([Failure(delivery, subscription, FailureKind.CANCELLED, text)])
-
-    def _kept(self, failure: Failure) -> None:
-        """The failure is kept: from now on its retry, and not the log, brings the event again."""
-        if failure.delivery.log_seq:
-            self.handled(failure.delivery, failure.subscription)
-
-
 # What happens to a failed delivery: counted, logged, kept as a dead letter, and announced.
 
 
@@ -160,18 +117,22 @@ class CrossingState(Protocol):
     async def identify(self) -> str: ...
 
 
-class FailureReports:
-    """The router's way with failures; a failure of its own never reaches a publisher."""
+class Outcomes:
+    """How deliveries end. A failure of its own never reaches a publisher.
+
+    *handled* hears which event of the log a subscription is through with.
+    """
 
     def __init__(
         self,
         counters: RouterCounters,
         dead_letters: DeadLetterSink | None,
         *,
+        handled: Callable[[Delivery, Subscription], None],
         publish: Callable[[str, dict[str, Any], str], Awaitable[Any]],
         timeout_s: float,
     ) -> None:
-        self._counters, self.dead_letters = counters, dead_letters
+        self._counters, self.dead_letters, self.handled = counters, dead_letters, handled
         self._publish, self._timeout_s = publish, timeout_s
         self._crossing: CrossingState | None = None
 
@@ -179,38 +140,51 @@ class FailureReports:
         """Dead letters bear the identity of the process; only its connection knows that."""
         self._crossing = crossing
 
-    async def report(self, failure: Failure, kept: Callable[[Failure], None]) -> None:
-        """Count, log, keep and announce a failed delivery; *kept* is called unless it could not be kept.
+    async def report_all(self, failures: Sequence[Failure]) -> None:
+        """Count, log, keep and announce failed deliveries."""
+        for failure in failures:
+            self._count_failure(failure)
+            letter = ""
+            if self._is_to_keep(failure):
+                try:
+                    instance = "" if self._crossing is None else await self._crossing.identify()
+                    # In a thread: the database may wait for another process that writes to it.
+                    letter = await asyncio.to_thread(self._capture, failure, instance)
+                except RingRiftError as error:
+                    self._count_lost(failure, error)
+                else:
+                    self._kept(failure)
+            else:
+                self._kept(failure)
+            if failure.event.event_type not in REPORTS_OF_FAILURE:
+                await self._announce(failure, letter)
+
+    def record_now(self, failures: Sequence[Failure]) -> None:
+        """As above without waiting and without announcement, for a task that is being cancelled."""
+        for failure in failures:
+            self._count_failure(failure)
+            if self._is_to_keep(failure):
+                try:
+                    self._capture(failure, "" if self._crossing is None else self._crossing.instance)
+                except RingRiftError as error:
+                    self._count_lost(failure, error)
+                    continue
+            self._kept(failure)
+
+    def record_cancelled(self, delivery: Delivery, subscription: Subscription) -> None:
+        """The router or its loop is ending. An event of the log comes again; any other would be lost."""
+        if not delivery.log_seq:
+            text = "cancelled with the router"
+            self.record_now([Failure(delivery, subscription, FailureKind.CANCELLED, text)])
+
+    def _kept(self, failure: Failure) -> None:
+        """The failure is kept: from now on its retry, and not the log, brings the event again.
 
         At once, and not after the announcement: a crash in between would bring the event twice, by the
         log and by its letter.
         """
-        self._count_failure(failure)
-        letter = ""
-        if self._is_to_keep(failure):
-            try:
-                instance = "" if self._crossing is None else await self._crossing.identify()
-                # In a thread: the database may wait for another process that writes to it.
-                letter = await asyncio.to_thread(self._capture, failure, instance)
-            except RingRiftError as error:
-                self._count_lost(failure, error)
-            else:
-                kept(failure)
-        else:
-            kept(failure)
-        if failure.event.event_type not in REPORTS_OF_FAILURE:
-            await self._announce(failure, letter)
-
-    def report_now(self, failure: Failure) -> bool:
-        """As above without waiting and without announcement, for a task that is being cancelled."""
-        self._count_failure(failure)
-        if not self._is_to_keep(failure):
-            return True
-        try:
-            self._capture(failure, "" if self._crossing is None else self._crossing.instance)
-        except RingRiftError as error:
-            return self._count_lost(failure, error)
-        return True
+        if failure.delivery.log_seq:
+            self.handled(failure.delivery, failure.subscription)
 
     def _count_failure(self, failure: Failure) -> None:
         event, name = failure.event, failure.subscription.name
@@ -230,10 +204,9 @@ class FailureReports:
         self._counters.dead_lettered += 1
         return letter
 
-    def _count_lost(self, failure: Failure, error: RingRiftError) -> bool:
+    def _count_lost(self, failure: Failure, error: RingRiftError) -> None:
         self._counters.dead_letters_lost += 1
         log.critical("events.dead_letter_lost", event_id=failure.event.event_id, error=str(error))
-        return False
 
     async def _announce(self, failure: Failure, letter: str) -> None:
         timed_out = failure.kind is FailureKind.TIMEOUT
@@ -338,7 +311,7 @@ class RouterReports:
         # From the newest, so that *limit* leaves out the oldest; turned round at the end.
         newest_first = (
             event
-            for event in reversed(self._history)
+            for event in reversed(tuple(self._history))  # it may be asked for by any thread
             if (names is None or event.event_type in names)
             and (origin is None or event.origin == origin)
             and (since_s is None or event.timestamp >= since_s)
@@ -369,7 +342,7 @@ class RouterReports:
             for name in sorted(name for name, n in orphaned.items() if n >= _ORPHAN_SEEN_MIN):
                 issues.append(f"{name} was published {orphaned[name]} times and nobody subscribes to it")
                 recommendations.append(f"subscribe to {name}, or stop publishing it")
-        recent = islice(reversed(self._history), _RECENT)
+        recent = tuple(self._history)[-_RECENT:]
         return {
             "healthy": not issues,
             "issues": issues,

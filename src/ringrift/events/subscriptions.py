@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import Context
@@ -103,24 +104,29 @@ class SubscriptionHandle:
 
 
 class SubscriptionTable:
-    """All subscriptions in order of registration. The same callback may stand in it several times."""
+    """All subscriptions in order of registration. The same callback may stand in it several times.
+
+    Any thread may change it while the loop of the router reads it: a change replaces what a reader holds.
+    """
 
     def __init__(self) -> None:
-        self._all: list[Subscription] = []
+        self._changing = threading.Lock()
+        self._all: tuple[Subscription, ...] = ()
         self._targets: dict[str, tuple[Subscription, ...]] = {}
-        self._crossing: tuple[Subscription, ...] | None = None
+        self._crossing: tuple[tuple[Subscription, ...], tuple[Subscription, ...]] = (), ()  # of whom, who
 
     def __iter__(self) -> Iterator[Subscription]:
-        return iter(tuple(self._all))
+        return iter(self._all)
 
     def __len__(self) -> int:
         return len(self._all)
 
     def crossing(self) -> tuple[Subscription, ...]:
         """Those who may hear of events of other processes; the same object until one joins or leaves."""
-        if self._crossing is None:
-            self._crossing = tuple(item for item in self._all if item.crosses)
-        return self._crossing
+        everyone, crossing = self._all, self._crossing
+        if crossing[0] is not everyone:
+            self._crossing = crossing = everyone, tuple(item for item in everyone if item.crosses)
+        return crossing[1]
 
     @property
     def global_count(self) -> int:
@@ -128,31 +134,36 @@ class SubscriptionTable:
 
     def targets(self, event_type: str) -> tuple[Subscription, ...]:
         """Global subscriptions first, then those of the type, each in order of registration."""
-        found = self._targets.get(event_type)
+        known = self._targets  # first: what is found in an older table must not be kept for a newer one
+        found = known.get(event_type)
         if found is None:
             every = [item for item in self._all if item.event_types is None]
             typed = [item for item in self._all if item.event_types and event_type in item.event_types]
             found = tuple(every + typed)
-            if len(self._targets) >= 10_000:  # invented names must not fill the memory
-                self._targets.clear()
-            self._targets[event_type] = found
+            if len(known) >= 10_000:  # invented names must not fill the memory
+                known.clear()
+            known[event_type] = found
         return found
 
     def add(self, subscription: Subscription) -> None:
-        # Subscriptions change rarely: the lists by type are made anew when they are next asked for.
-        self._all.append(subscription)
-        self._targets.clear()
-        self._crossing = None
+        with self._changing:
+            # Another thread may have taken the name since it was found free.
+            subscription.name = self.free_name(subscription.name)
+            self._replace((*self._all, subscription))
 
     def remove(self, subscription: Subscription) -> bool:
-        if subscription not in self._all:
-            return False
-        # For deliveries that are in its mailbox: they look at this before they run the callback.
-        subscription.active = False
-        self._all.remove(subscription)
-        self._targets.clear()
-        self._crossing = None
-        return True
+        with self._changing:
+            if subscription not in self._all:
+                return False
+            # For deliveries that are in its mailbox: they look at this before they run the callback.
+            subscription.active = False
+            self._replace(tuple(item for item in self._all if item is not subscription))
+            return True
+
+    def _replace(self, subscriptions: tuple[Subscription, ...]) -> None:
+        # Subscriptions change rarely: the lists by type are made anew when they are next asked for.
+        self._all = subscriptions
+        self._targets = {}
 
     def find(self, event_types: tuple[str, ...] | None, callback: Callback) -> Subscription | None:
         """Return the oldest registration of *callback* for these types."""
@@ -279,11 +290,11 @@ class EventRoutes:
         return route
 
     def counts(self) -> dict[str, int]:
-        return {name: route.count for name, route in self._by_name.items() if route.count}
+        return {name: route.count for name, route in list(self._by_name.items()) if route.count}
 
     def of_catalog(self) -> list[Route]:
         """The events of the catalog that were sent or came."""
-        return [route for route in self._by_name.values() if route.count and route.spec is not None]
+        return [route for route in list(self._by_name.values()) if route.count and route.spec is not None]
 
     def clear(self) -> None:
         self._by_name.clear()

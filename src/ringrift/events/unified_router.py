@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import structlog
 
 from ringrift.engine.arguments import check_event_type, check_name, check_seconds
+from ringrift.engine.blocking import run_blocking
 from ringrift.engine.limits import LEASE_S_MIN, WAIT_S_MAX
 from ringrift.errors import CausalChainTooLong, RingRiftError, Unavailable, described
 from ringrift.events.catalog.audit import LastSeen
@@ -22,12 +23,11 @@ from ringrift.events.cross_process import CrossProcess
 from ringrift.events.delivery import Dispatcher
 from ringrift.events.event import Delivery, EventSource, RouterEvent, current_delivery
 from ringrift.events.positions import LogConnection
-from ringrift.events.router_loop import STOP_S, HandedWork, Publish, RouterLoop, publish_and_wait
+from ringrift.events.router_loop import STOP_S, Publish, RouterLoop
 from ringrift.events.router_reports import (
     REPORTS_OF_FAILURE,
     DeadLetterSink,
     Failure,
-    FailureReports,
     Outcomes,
     RouterCounters,
     RouterReports,
@@ -138,6 +138,7 @@ HISTORY_MAX = 1000
 # Beyond this an event becomes a dead letter: memory stays bounded, and the letter is retried later.
 MAILBOX_MAX = 10_000
 _ROUTER = EventSource.ROUTER
+_PATIENCE_S = 24 * 3600.0  # each handler has its own limit; this bounds a chain of them
 
 
 class UnifiedEventRouter:
@@ -162,13 +163,17 @@ class UnifiedEventRouter:
         self._counters = RouterCounters()
         self._event_history: deque[RouterEvent] = deque(maxlen=HISTORY_MAX)
         timeout_s = around.settings.event_handler_timeout
-        self._failures = FailureReports(
-            self._counters, around.dead_letters, publish=self.publish, timeout_s=timeout_s
+        self._outcomes = Outcomes(
+            self._counters,
+            around.dead_letters,
+            handled=self._note_handled,
+            publish=self.publish,
+            timeout_s=timeout_s,
         )
         self._dispatcher = Dispatcher(
             timeout_s=timeout_s,
             mailbox_max=MAILBOX_MAX,
-            outcomes=Outcomes(self._failures, handled=self._note_handled),
+            outcomes=self._outcomes,
             is_ending=self._home.is_ending,
         )
         self._crossing: CrossProcess | None = None
@@ -186,7 +191,7 @@ class UnifiedEventRouter:
             self._crossing.keep_last_seen(self.last_seen)
             self._crossing.when_log_closes(self._let_go_of_log)
         # Only now: the connection needs the dispatcher, and the dispatcher needs the reports of failures.
-        self._failures.attach(self._crossing)
+        self._outcomes.attach(self._crossing)
         self._reports = RouterReports(
             table=self._table,
             routes=self._routes,
@@ -214,6 +219,9 @@ class UnifiedEventRouter:
         """
         flags = flags_of(route_to_data_bus, route_to_stage_bus, route_to_cross_process)
         check_parts(payload, source)
+        if asyncio.get_running_loop() is not self._home.current:
+            content = None if payload is None else dict(payload)
+            return await self._home.at_home(lambda: self.publish(event_type, content, source, *flags))
         if payload is None and hasattr(event_type, "event_type"):
             return await self.publish_event(as_router_event(event_type, source), flags)
         runtime = self._runtime
@@ -232,7 +240,7 @@ class UnifiedEventRouter:
             event.success = bool(content["success"])
         # A handler may hand the event on to `publish_event`; noted here, it is not delivered a second time.
         self._seen.note(event_id, runtime.monotonic_s())
-        if route.crosses or asyncio.get_running_loop() is not self._home.current:
+        if route.crosses:
             await self._deliver(event, route, flags)
         else:  # most events are done with at once: no coroutine in between
             rest = self._dispatch(delivery_of(event), route, self._targets(event, flags))
@@ -242,6 +250,8 @@ class UnifiedEventRouter:
 
     async def publish_event(self, event: RouterEvent, flags: BusFlags | None = None) -> RouterEvent:
         """Deliver a ready event, unless one with its id was delivered already."""
+        if asyncio.get_running_loop() is not self._home.current:
+            return await self._home.at_home(lambda: self.publish_event(event, flags))
         return await self._publish_checked(event, self._checked(event), flags or ALL_BUSES)
 
     def _checked(self, event: RouterEvent) -> Route:
@@ -278,7 +288,7 @@ class UnifiedEventRouter:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return publish_and_wait(self, lambda: self.publish(event_type, payload, source))
+            return self._publish_and_wait(lambda: self.publish(event_type, payload, source))
         check_parts(payload, source)
         if payload is None and hasattr(event_type, "event_type"):
             event = as_router_event(event_type, source)
@@ -287,9 +297,18 @@ class UnifiedEventRouter:
             event = RouterEvent(event_type, content, runtime.now_s(), source, _ROUTER, runtime.new_id())
             event.success = bool(content.get("success", True))
         # Checked here and not in the task: a caller who cannot wait is told of a wrong name all the same.
-        delivery = self._publish_checked(event, self._checked(event), ALL_BUSES)
+        route = self._checked(event)
+        delivery = self._home.at_home(lambda: self._publish_checked(event, route, ALL_BUSES))
         self._home.publish_soon(delivery, event)
         return event
+
+    def _publish_and_wait(self, publish: Publish) -> RouterEvent:
+        """For a thread without a loop. `Unavailable` if the loop of the handlers ends half way."""
+        # Lodging on the background loop, it is reached by `borrowed` alone, which counts its users.
+        if not self._home.borrowers and (handed := self._home.from_thread(publish)) is not None:
+            return handed.result()
+        # A program without any loop borrows the background loop of the process for as long as it takes.
+        return run_blocking(self.borrowed(publish), timeout_s=_PATIENCE_S)
 
     def delivery(self, event: RouterEvent) -> asyncio.Task[RouterEvent] | None:
         """The task that delivers what `publish_sync` published inside a loop; None when it is over."""
@@ -299,9 +318,6 @@ class UnifiedEventRouter:
     emit_sync = publish_sync
 
     async def _deliver(self, event: RouterEvent, route: Route, flags: BusFlags) -> None:
-        if asyncio.get_running_loop() is not self._home.current:
-            await self._home.at_home(lambda: self._deliver(event, route, flags))
-            return
         delivery = delivery_of(event)
         # The same targets for append and dispatch: the cursors of exactly these expect the event.
         targets = self._targets(event, flags)
@@ -408,9 +424,9 @@ class UnifiedEventRouter:
         return self._table.named(name)
 
     def _end_subscription(self, subscription: Subscription) -> bool:
-        ended = self._table.remove(subscription)
-        if ended and self._crossing is not None:
-            self._crossing.unsubscribed(subscription)
+        ended, crossing = self._table.remove(subscription), self._crossing
+        if ended and crossing is not None:
+            self._home.tell_if_running(lambda: crossing.unsubscribed(subscription))
         return ended
 
     def subscriptions_to(self, event_type: Any) -> list[Subscription]:
@@ -421,10 +437,10 @@ class UnifiedEventRouter:
 
     async def identify(self) -> str:
         """Return the name under which this process keeps positions and dead letters; "" without a log."""
-        return "" if self._crossing is None else await self._crossing.identify()
+        return "" if self._crossing is None else await self._home.at_home(self._crossing.identify)
 
     def send_dead_letters_to(self, sink: DeadLetterSink) -> None:
-        self._failures.dead_letters = sink
+        self._outcomes.dead_letters = sink
 
     async def redeliver(self, event: RouterEvent, subscription: Subscription) -> Failure | None:
         """Deliver an event again to one subscription only; return how it failed, if it did."""
@@ -507,13 +523,6 @@ class UnifiedEventRouter:
         # With deliveries left it stays bound to the loop that still runs them.
         if self._home.borrowers == 0 and not any(item.running or item.mailbox for item in self._table):
             self._home.leave()
-
-    def hand_over(self, publish: Publish) -> HandedWork[RouterEvent] | None:
-        return self._home.from_thread(publish)
-
-    @property
-    def is_lodging(self) -> bool:
-        return self._home.borrowers > 0
 
     @property
     def bound_loop(self) -> asyncio.AbstractEventLoop | None:

@@ -16,7 +16,7 @@ from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import Corrupt
 
-RUN_STATUS_KEY = "learning/status"
+RUN_STATUS_KEY = "learning/status"  # as the loop spells it, which `ringrift status` loads without the engine
 SILENT_S = 30.0  # the control process says how it is every second; after this it may be gone
 
 

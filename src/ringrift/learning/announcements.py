@@ -34,10 +34,9 @@ from ringrift.learning.facts.facts import (
     WorkerResumed,
     WorkerSetAside,
 )
-from ringrift.learning.facts.records import ModelState, ShardState
+from ringrift.learning.facts.records import ModelState, ShardState, are_games_recalled
 from ringrift.learning.facts.results import OUTSIDE
 from ringrift.learning.facts.state import ConfigState, OpenJob, stage_of
-from ringrift.learning.facts.trust import are_games_recalled
 from ringrift.learning.job_announcements import (
     ENDED,
     FAILED,

@@ -30,22 +30,22 @@ from ringrift.learning.facts.facts import (
 )
 from ringrift.learning.facts.high_water import ConfigMark
 from ringrift.learning.facts.ledger import Ledger, fits, known_configs, quoted, remember_config
+from ringrift.learning.facts.records import SetAside
 from ringrift.learning.facts.results import problem_with
 from ringrift.learning.facts.state import STUDENTS, Block, ConfigState, OpenJob
-from ringrift.learning.facts.trust import SetAside
 from ringrift.learning.judging.feedback import RatingCurves, config_view
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import ChampionPointers
-from ringrift.learning.pauses import ReadPauses
-from ringrift.learning.plan.diagnosis import STAGE as DIAGNOSE
-from ringrift.learning.plan.diagnosis import keep_reported
-from ringrift.learning.plan.orders import decided_by_cascade, source_name, source_of
+from ringrift.learning.plan.orders import (
+    ConfigPlan,
+    Snapshot,
+    decided_by_cascade,
+    outlook,
+    source_name,
+    source_of,
+)
 from ringrift.learning.plan.plan import SELFPLAY, Capacity, Choice, Effort, choose, plan, plan_next_games
-from ringrift.learning.plan.recall import has_recalled, shards_behind
-from ringrift.learning.plan.recomputation import BY_PLAN, worker_for
-from ringrift.learning.plan.recomputation import STAGE as RECOMPUTE
-from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import ConfigPlan, Snapshot, outlook, rules_note
+from ringrift.learning.plan.rules import LearningRules, rules_note
 from ringrift.learning.plan.stages import (
     CASCADE_TRAINING,
     LEVERS,
@@ -54,9 +54,19 @@ from ringrift.learning.plan.stages import (
     slot_note,
     stages_note,
 )
+from ringrift.learning.plan.trust import (
+    BY_PLAN,
+    DIAGNOSE,
+    RECOMPUTE,
+    has_recalled,
+    keep_reported,
+    shards_behind,
+    worker_for,
+)
 from ringrift.learning.requests import (
     RECALL_PREFIX,
     WORKER_PREFIX,
+    ReadPauses,
     RecallRequests,
     StandingRequests,
     asked_about,

@@ -46,10 +46,10 @@ from ringrift.learning.facts.results import (
 )
 from ringrift.learning.facts.state import ConfigState, OpenJob
 from ringrift.learning.judging.promotion import PROMOTION, RANDOM
-from ringrift.learning.pauses import Pauses, ReadPauses
 from ringrift.learning.plan.evaluation import OPEN, untrained_player
 from ringrift.learning.plan.orders import NAME_DIGITS, RATING
 from ringrift.learning.plan.rules import LearningRules
+from ringrift.learning.requests import Pauses, ReadPauses
 from ringrift.learning.situation import RunningLoop
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime

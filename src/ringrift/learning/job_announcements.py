@@ -10,10 +10,9 @@ from functools import cached_property
 from typing import Any
 
 from ringrift.learning.facts.facts import JobIssued
-from ringrift.learning.facts.records import Match, Model, ShardState
+from ringrift.learning.facts.records import Match, Model, rows_missing, steps_to_train
 from ringrift.learning.facts.results import ordered_games, participant
 from ringrift.learning.facts.state import ConfigState, OpenJob
-from ringrift.learning.facts.window import rows_missing, steps_to_train
 from ringrift.learning.judging.ratings import rate
 from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 
@@ -25,7 +24,6 @@ SET_BACK = "training_set_back"  # how a config's training recovers: it goes on f
 Announcement = tuple[str, dict[str, Any]]
 
 RATING_START = 1500.0  # of whom nobody has played
-QUALITY_SHARDS = 20
 _LOSSES = ("best_held", "best_loss", "held", "train")
 
 
@@ -70,16 +68,6 @@ class AnnouncementContext:
             for match in self.state.trusted_matches()
             if match.first == model and match.purpose == purpose
         ]
-
-    def mean_quality(self) -> float:
-        """Of the newest checked shards; 0 if none was scored."""
-        scores: list[float] = []
-        for shard in reversed(self.state.shards.values()):
-            if shard.state is ShardState.CHECKED and shard.quality is not None:
-                scores.append(shard.quality)
-            if len(scores) == QUALITY_SHARDS:
-                break
-        return sum(scores) / len(scores) if scores else 0.0
 
 
 def loss_of(fields: Mapping[str, Any]) -> float | None:

@@ -25,8 +25,8 @@ from ringrift.learning.facts.ledger import known_configs, quoted
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import MarkWriter
 from ringrift.learning.intake import FileIntake
-from ringrift.learning.pauses import ALL, ReadPauses
 from ringrift.learning.plan.rules import configured_rules
+from ringrift.learning.requests import ALL, ReadPauses
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus, read_run_choice
 from ringrift.learning.situation import OpenRun
 from ringrift.learning.status_view import (

@@ -35,17 +35,10 @@ from ringrift.learning.facts.facts import (
 from ringrift.learning.facts.results import OUTSIDE, problem_with
 from ringrift.learning.facts.state import ConfigState, fold, stage_of, state_before
 from ringrift.learning.judging.feedback import RatingCurves
+from ringrift.learning.plan.orders import ConfigPlan, outlook, priority_of
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.recomputation import BY_PLAN, RECALL_ID
-from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import (
-    ConfigPlan,
-    decided_by_other_plans,
-    outlook,
-    priority_of,
-    rules_note,
-    rules_of,
-)
+from ringrift.learning.plan.rules import LearningRules, decided_by_other_plans, rules_note, rules_of
+from ringrift.learning.plan.trust import BY_PLAN, RECALL_ID
 from ringrift.learning.tuning import TOPIC as TUNED_TOPIC
 from ringrift.learning.tuning import is_drop
 from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport, SealedJob

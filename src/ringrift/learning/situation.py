@@ -17,11 +17,10 @@ from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError
 from ringrift.learning.facts.facts import RULES_TOPIC, AnyFact, JobIssued, Noted
 from ringrift.learning.facts.ledger import PREFIX, known_configs, prefix_of, read_facts
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.state import ConfigState, fold
-from ringrift.learning.facts.window import BucketRules
 from ringrift.learning.judging.feedback import Feedback, RatingCurves, config_view
-from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import rules_of
+from ringrift.learning.plan.rules import LearningRules, rules_of
 from ringrift.learning.run_status import Curve
 from ringrift.work.shares import config_shares
 

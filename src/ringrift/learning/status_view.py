@@ -30,12 +30,11 @@ from ringrift.learning.facts.facts import (
 )
 from ringrift.learning.facts.records import Model, ModelState, ShardState
 from ringrift.learning.facts.state import Block, ConfigState, EndedJob
-from ringrift.learning.pauses import Pause
-from ringrift.learning.plan.current_network import who_plays
-from ringrift.learning.plan.evaluation import waiting_for_verdict
+from ringrift.learning.plan.evaluation import waiting_for_verdict, who_plays
+from ringrift.learning.plan.orders import EXTRA_STAGES, STAGES, TUNING, ConfigPlan
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import EXTRA_STAGES, STAGES, TUNING, ConfigPlan
 from ringrift.learning.plan.stages import NEEDED, breaker_gate, slot_of, stage_gate, stop_of, stops_of
+from ringrift.learning.requests import Pause
 from ringrift.learning.run_status import (
     ConfigStatus,
     Cost,

@@ -24,6 +24,7 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging import promotion
 from ringrift.learning.plan.rules import LearningRules, play_rules
 from ringrift.learning.plan.stages import ARCHITECTURE_FEEDBACK, is_stopped
+from ringrift.learning.plan.training import window_files
 from ringrift.runtime import Runtime
 from ringrift.work.job.orders import INPUTS, OUT, USER_PROGRAM, JobOrder
 
@@ -35,6 +36,8 @@ AUTOMATIC_PER_HOUR = 3
 STALLED_LOSS, STALLED_RATING = 15, 10  # epochs, or refused candidates
 TOPIC = "tuned"  # of the note that an improvement leaves among the facts
 SIZES = ("small", "medium", "large")
+# How often a training of a search sees each row, and how many in all: a search is many trainings.
+ROWS_SEEN, ROWS_SEEN_MAX = 4, 400_000
 HEURISTIC_BOARDS = ("hex8", "square8", "square19", "hexagonal")
 
 
@@ -125,11 +128,12 @@ def tune_order(
         if state is not None and champion is not None and is_ours and subject != HEURISTIC:
             return _search_order(state, champion, rules, given)
         return JobOrder(config=config, params=given) if _has_heuristic(config) and subject != SEARCH else None
-    samples = None if state is None else state.newest_samples
-    if samples is None:
+    newest = None if state is None else state.newest_samples
+    if state is None or newest is None:
         return None
+    files = window_files(state, rules) or [newest]
     held = max(rules.hold_out, 0.05)
-    in_use = rules if state is None else tuned_rules(state, rules)
+    in_use = tuned_rules(state, rules)
     used: dict[str, Any] = {"lr": in_use.learning_rate, "batch": in_use.batch, "hold_out": held}
     if in_use.weight_decay is not None:
         used["weight_decay"] = in_use.weight_decay
@@ -137,8 +141,11 @@ def tune_order(
         used["presets"] = [in_use.preset, *(size for size in SIZES if _is_next(size, in_use.preset))]
     else:
         used["preset"] = in_use.preset
-    place = {"samples": [f"{INPUTS}/samples.npz"]}
-    return JobOrder(config=config, params={**used, **given, **place}, inputs={"samples.npz": samples.digest})
+    used["rows"] = min(ROWS_SEEN_MAX, ROWS_SEEN * sum(samples.rows for samples in files))
+    inputs = {f"samples-{number:03d}.npz": samples.digest for number, samples in enumerate(files[:-1])}
+    inputs["samples.npz"] = files[-1].digest
+    place = {"samples": [f"{INPUTS}/{name}" for name in inputs]}
+    return JobOrder(config=config, params={**used, **given, **place}, inputs=inputs)
 
 
 def _search_order(

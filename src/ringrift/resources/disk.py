@@ -34,26 +34,13 @@ from ringrift.data.protection.replication import ReplicationRules, plan, take_sn
 from ringrift.data.protection.retention import read_held
 from ringrift.data.transfer.receiving import FULL_PERCENT, DiskUsage, disk_usage
 from ringrift.errors import ConfigError, RingRiftError
-from ringrift.events.dead_letter_queue import DeadLetterQueue
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import check_leads_there, open_file, remove_file, rename_file
 from ringrift.runtime import Runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 from ringrift.status import HealthCheckResult
-
-__all__ = [
-    "DiskLevel",
-    "DiskRules",
-    "DiskSpaceManagerDaemon",
-    "DiskUsage",
-    "Freed",
-    "MaintenanceDaemon",
-    "create_housekeeping_daemon",
-    "disk_usage",
-]
-
 
 # Files that may simply go: rotated logs, caches, leftovers of dead jobs, imports that were taken in.
 #
@@ -385,7 +372,7 @@ VACUUM_BYTES_MAX = 500 << 20  # a larger database is not rewritten: that costs i
 VACUUM_WAIT_S = 5.0
 
 
-class MaintenanceDaemon(WakingDaemon):
+class UpkeepDaemon(WakingDaemon):
     """Does each kind of upkeep when its time has come."""
 
     capability: ClassVar[str] = "housekeeping"
@@ -394,14 +381,13 @@ class MaintenanceDaemon(WakingDaemon):
     def __init__(
         self,
         *,
-        settings: Settings | None = None,
-        purge_dead_letters: Callable[[], int] | None = None,
+        settings: Settings,
+        purge_dead_letters: Callable[[], int],
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         super().__init__("maintenance", interval_s=HOUR_S, router=router, runtime=runtime)
-        self._settings = settings or get_settings()
-        self._purge = purge_dead_letters or _purge_dead_letters
+        self._settings, self._purge = settings, purge_dead_letters
         self._done_s: dict[str, float] = {}
         self.last: dict[str, str] = {}
 
@@ -474,19 +460,3 @@ def vacuum(path: Path, *, bytes_max: int = VACUUM_BYTES_MAX) -> str:
     except sqlite3.OperationalError as error:
         return f"left for later: {error}"
     return f"from {before} to {path.stat().st_size} bytes"
-
-
-def _purge_dead_letters() -> int:
-    return DeadLetterQueue.get_instance().purge_old_events(DEAD_LETTER_DAYS)
-
-
-def create_housekeeping_daemon(
-    settings: Mapping[str, str] | None = None,
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> WakingDaemon:
-    """The daemon of the scope that its row of the daemon table names."""
-    given = settings or {}
-    if given.get("scope", "disk") != "disk":
-        return MaintenanceDaemon(router=router, runtime=runtime)
-    return DiskSpaceManagerDaemon(copy_out=given.get("copy_out") == "yes", router=router, runtime=runtime)

@@ -30,7 +30,7 @@ from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.tracing import continued, extract
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import secret_in
-from ringrift.learning.pauses import ALL, Pause, Pauses
+from ringrift.learning.requests import ALL, Pause, Pauses
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.status import HealthCheckResult

@@ -148,7 +148,8 @@ def take_snapshot(
     return ProbeSnapshot(
         taken_s=runtime.monotonic_s(),
         node_id=runtime.hostname,
-        alive=bool(alive) and not engine_failure,
+        # What somebody stopped is no reason to restart the process; None is told of a run that is unknown.
+        alive=alive["down"] == [] and not engine_failure,
         ready=bool(ready) and not engine_failure,
         reason=engine_failure or (f"critical daemons are down: {down}" if down else ready["reason"]),
         uptime_s=alive["uptime_seconds"],

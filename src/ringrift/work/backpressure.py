@@ -17,6 +17,7 @@ from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.ports import Engine, KeyValue, WorkState
 from ringrift.errors import ConfigError, Corrupt
+from ringrift.health.run_status import RUN_STATUS_KEY
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 
@@ -141,7 +142,6 @@ def trend_of(depth: float, former: float | None) -> str:
 # yet to reach a node from the records of deliveries.
 
 
-RUN_STATUS_KEY = "learning/status"  # written by the control process, at most once a second
 DELIVERIES = "data/deliveries/"  # one record for each file and target
 
 WorkCounts = Mapping[str, Mapping[WorkState, int]]

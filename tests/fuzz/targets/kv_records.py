@@ -37,8 +37,7 @@ from ringrift.learning.facts.facts import AnyFact, Recalled
 from ringrift.learning.facts.high_water import mark_path, read_mark
 from ringrift.learning.facts.ledger import check_chain, prefix_of, sound_facts
 from ringrift.learning.models import Champion
-from ringrift.learning.pauses import Pause
-from ringrift.learning.requests import Request, read_request
+from ringrift.learning.requests import Pause, Request, read_request
 from ringrift.learning.run_status import STATUS_KEY, RunChoice, RunStatus, decode_run_status
 from ringrift.learning.training_slots import TrainingJob
 from ringrift.learning.tuning import OptimizationRun

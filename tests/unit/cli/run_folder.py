@@ -11,7 +11,7 @@ from ringrift.control.run_options import RunOptions, settle_run_options
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.learning.facts.facts import JobEnded, JobIssued, Promoted
 from ringrift.learning.facts.ledger import Ledger, remember_config
-from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.testing.sample_run import SampleRun
 from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport

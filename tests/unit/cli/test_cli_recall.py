@@ -11,7 +11,7 @@ from ringrift.coordination.master_loop_guard import MasterLoopGuard, is_master_l
 from ringrift.errors import ConfigError
 from ringrift.learning.facts.facts import JobEnded, JobIssued, Promoted
 from ringrift.learning.facts.ledger import Ledger, remember_config
-from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.requests import RecallRequests
 from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
 

@@ -13,7 +13,7 @@ from ringrift.cli.main import app
 from ringrift.engine.ports import Claimant
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.ledger import Ledger
-from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.tuning import OptimizationStatus, TuningStore, told_of_finding
 from ringrift.process import process_scope
 from ringrift.settings import Settings

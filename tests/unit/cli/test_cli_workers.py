@@ -7,7 +7,7 @@ from run_folder import answer, in_engine, ringrift
 
 from ringrift.learning.facts.facts import JobEnded, JobIssued, WorkerSetAside
 from ringrift.learning.facts.ledger import Ledger, read_facts, remember_config
-from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.replay import replay
 from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport

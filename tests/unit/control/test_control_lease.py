@@ -10,15 +10,15 @@ from types import SimpleNamespace
 import pytest
 
 from ringrift.control.lease import ControlLease, control_holder, in_control
+from ringrift.coordination.daemon_manager import DaemonManager
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard, pid_file, read_master_loop
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.planning import NOT_LEADER
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.fencing import fenced
 from ringrift.engine.opening import close_engine, memory_engine
 from ringrift.engine.ports import NewWork
 from ringrift.errors import Conflict, ControlLost, LeaseLost, Unavailable
-from ringrift.events.router import get_router
 from ringrift.learning.facts.facts import Blocked
 from ringrift.learning.facts.ledger import Ledger, read_facts
 from ringrift.learning.plan.rules import LearningRules

@@ -22,6 +22,7 @@ from ringrift.coordination.coordination_bootstrap import (
 )
 from ringrift.coordination.coordinator_dependencies import InitPattern, get_initialization_order
 from ringrift.coordination.data_pipeline_orchestrator import get_pipeline_orchestrator
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.event_subscription_registry import (
     DELEGATION_REGISTRY,
     INIT_CALL_REGISTRY,
@@ -36,7 +37,6 @@ from ringrift.coordination.task_lifecycle_coordinator import get_task_lifecycle_
 from ringrift.coordination.unified_health_manager import get_health_manager
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
-from ringrift.events.router import get_router
 from ringrift.process import process_scope
 
 RETIRED = {name for name, spec in COORDINATOR_REGISTRY.items() if spec.pattern is InitPattern.SKIP}

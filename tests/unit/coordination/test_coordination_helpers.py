@@ -15,6 +15,7 @@ from ringrift.coordination.async_bridge_manager import (
 )
 from ringrift.coordination.backpressure import QueueType
 from ringrift.coordination.event_emission_mixin import EventEmissionMixin
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.orchestrator_registry import (
     OrchestratorRole,
     acquire_orchestrator_role,
@@ -24,7 +25,6 @@ from ringrift.coordination.task_coordinator import TaskType
 from ringrift.coordination.tracing import new_trace, with_trace
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, Conflict, ForeignFile, Unavailable
-from ringrift.events.router import get_router
 from ringrift.events.tracing import get_trace_id, inject, span
 from ringrift.settings import get_settings
 

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.facade import get_coordination_facade
 from ringrift.coordination.integration_bridge import get_integration_status, wire_all_integrations
 from ringrift.coordination.node_policies import get_node_policies, is_work_allowed
@@ -17,8 +18,7 @@ from ringrift.coordination.unified_health_manager import HealthLevel, wire_healt
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine, shared_kv
 from ringrift.errors import ConfigError
-from ringrift.events.router import get_router
-from ringrift.learning.plan.snapshot import Explanation
+from ringrift.learning.plan.orders import Explanation
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, ConfigStatus, Cost, RunStatus
 from ringrift.work.worker.records import WORKERS, WorkerRecord
 

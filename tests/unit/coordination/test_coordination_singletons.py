@@ -8,7 +8,7 @@ from ringrift.coordination.cluster_manifest import (
     reset_cluster_manifest,
 )
 from ringrift.coordination.coordinator_base import CoordinatorRegistry
-from ringrift.coordination.daemon_manager import get_daemon_manager, reset_daemon_manager
+from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager, reset_daemon_manager
 from ringrift.coordination.duration_scheduler import DurationScheduler, get_duration_scheduler
 from ringrift.coordination.queue_monitor import QueueMonitor, get_queue_monitor
 from ringrift.coordination.safeguards import Safeguards, get_safeguards
@@ -19,7 +19,6 @@ from ringrift.coordination.task_lifecycle_coordinator import (
     get_task_lifecycle_coordinator,
 )
 from ringrift.coordination.unified_health_manager import UnifiedHealthManager, get_health_manager
-from ringrift.daemons.manager import DaemonManager
 from ringrift.errors import ConfigError
 
 GETTERS = {

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from ringrift.coordination.event_buses import DataEvent
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_resilience import (
     ResilientHandlerConfig,
     get_handler_metrics,
@@ -15,7 +16,6 @@ from ringrift.coordination.handler_resilience import (
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.event_types import DataEventType
 from ringrift.events.event import RouterEvent
-from ringrift.events.router import get_router
 
 QUIET = ResilientHandlerConfig(emit_failure_events=False, emit_timeout_events=False)
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ringrift.daemons.manager import DaemonManager
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.daemons.reactions import EventBus
 from ringrift.daemons.registry import DaemonSpec, Registry
 from ringrift.daemons.restarts import LedgerStore

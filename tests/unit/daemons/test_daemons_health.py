@@ -134,7 +134,7 @@ def test_liveness_falls_with_a_critical_daemon_and_only_with_one() -> None:
         manager, critical, usual = make_manager(), Crasher(after_s=1.0), Crasher(after_s=1.0)
         manager.register_factory(DaemonType.MEMORY_MONITOR, critical, depends_on=[], capability="")
         manager.register_factory(MINE, usual)
-        assert manager.liveness_probe()
+        assert not manager.liveness_probe(), "no run is not a healthy one"
         await manager.start(MINE)
         await asyncio.sleep(2)
         assert manager.get_status()[MINE].state is DaemonState.RESTARTING
@@ -150,8 +150,33 @@ def test_liveness_falls_with_a_critical_daemon_and_only_with_one() -> None:
         assert manager.get_degraded_daemons() == [DaemonType.MEMORY_MONITOR]
         assert not manager.is_permanently_failed(DaemonType.MEMORY_MONITOR)
         await manager.stop(DaemonType.MEMORY_MONITOR)
-        assert manager.liveness_probe()
+        probe = manager.liveness_probe()
+        assert (bool(probe), probe["down"], probe["stopped"]) == (False, [], ["memory_monitor"])
         await manager.shutdown()
+        assert not manager.liveness_probe()
+
+    in_simulation(main)
+
+
+def test_what_does_not_run_is_not_healthy_and_says_why() -> None:
+    async def main() -> None:
+        manager = make_manager()
+        manager.register_factory(MINE, Steady())
+        assert not any(each["healthy"] for each in manager.get_all_daemon_health().values())
+        await manager.start(MINE)
+        up = manager.get_all_daemon_health()[MINE]
+        assert (up["healthy"], up["expected"]) == (True, True)
+        await manager.stop(MINE)
+        stopped = manager.get_all_daemon_health()[MINE]
+        assert (stopped["healthy"], stopped["state"], stopped["expected"]) == (False, "stopped", False)
+        assert stopped["message"] == "stopped on purpose"
+        assert "not built yet" in manager.get_all_daemon_health()[DaemonType.VAST_IDLE]["message"]
+        assert manager.health_check().healthy, "a stop on purpose is no fault of the run"
+        await manager.start(MINE)
+        manager.supervisor.units[MINE].health = (True, "running")
+        await manager.shutdown()
+        ended = manager.get_all_daemon_health()[MINE]
+        assert (ended["healthy"], ended["message"]) == (False, "stopped on purpose")
 
     in_simulation(main)
 

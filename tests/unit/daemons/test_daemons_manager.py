@@ -10,8 +10,7 @@ import pytest
 import structlog
 from daemons_kit import HOUR_S, Crasher, Steady, Stubborn, in_simulation, make_manager, own_type
 
-from ringrift.coordination.daemon_manager import get_daemon_manager, reset_daemon_manager
-from ringrift.daemons.manager import DaemonManager
+from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager, reset_daemon_manager
 from ringrift.daemons.registry import DependencyValidationError
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.errors import ConfigError

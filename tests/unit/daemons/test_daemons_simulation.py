@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from daemons_kit import HOUR_S, Election, Pressure, in_simulation, make_manager, own_type
 
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.daemons.builtin import findings
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.planning import Phase
 from ringrift.daemons.types import DaemonType
 from ringrift.testing.simulation import SimulatedRuntime

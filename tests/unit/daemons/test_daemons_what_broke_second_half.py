@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from daemons_kit import HOUR_S, Crasher, Election, Pressure, Steady, in_simulation, make_manager, own_type
 
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.daemons import reactions
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.planning import BACKPRESSURE, NOT_LEADER
 from ringrift.daemons.reactions import LoopWatchdog
 from ringrift.daemons.registry import product_registry

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.coordination.cluster_manifest import get_cluster_manifest, stale_data
+from ringrift.coordination.sync_base import get_data_plane
 from ringrift.coordination.sync_coordinator import (
     SyncAction,
     SyncPriority,
@@ -26,7 +27,6 @@ from ringrift.coordination.sync_router import plan_copies
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import AutoSyncConfig, DataNode, DataNodes
 from ringrift.data.manifest.store import DiskState, ManifestIndex, ManifestView
-from ringrift.data.plane import get_data_plane
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     HostHistory,

@@ -8,8 +8,8 @@ from guards_world import World, nodes
 
 from ringrift.coordination.sync_bandwidth import BatchRsync
 from ringrift.coordination.sync_durability import SyncWAL
+from ringrift.coordination.sync_mutex import SyncMutex
 from ringrift.data.protection.records import set_damaged_aside
-from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.contract import TransferFailed
 from ringrift.data.transfer.service import TransferService
 from ringrift.errors import ConfigError

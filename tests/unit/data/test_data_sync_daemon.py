@@ -13,6 +13,7 @@ from ringrift.coordination.sync_coordinator import (
     SyncStrategy,
     create_sync_daemon,
 )
+from ringrift.coordination.sync_mutex import SyncMutex
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import DiskState, DiskStates
@@ -26,7 +27,6 @@ from ringrift.data.protection.records import (
     set_damaged_aside,
 )
 from ringrift.data.sync.cluster_view import NodeReportCollector
-from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.contract import TransferFailed, TransferRefused
 from ringrift.data.transfer.peers import SyncStallHandler
 from ringrift.data.transfer.service import TransferService

@@ -6,13 +6,15 @@ import pytest
 from guards_world import World, nodes
 
 from ringrift.coordination.sync_coordinator import SyncCoordinator, SyncFacade, SyncRouter, SyncScheduler
+from ringrift.coordination.training_activity_daemon import TrainingActivityDaemon
+from ringrift.coordination.training_freshness import FreshnessChecker
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.config import AutoSyncConfig, DataNode
 from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.retention import read_held
 from ringrift.data.sync.cluster_view import NodeReportCollector
-from ringrift.data.sync.freshness import FreshnessChecker, FreshnessConfig, judge_freshness
-from ringrift.data.sync.staging import RUNNING, WAITING, TrainingActivityDaemon, node_of
+from ringrift.data.sync.freshness import FreshnessConfig, judge_freshness
+from ringrift.data.sync.staging import RUNNING, WAITING, node_of
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.work.backpressure import BackpressureLevel

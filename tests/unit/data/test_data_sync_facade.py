@@ -5,13 +5,13 @@ import asyncio
 import pytest
 from guards_world import DirectTransfers, World, nodes
 
+from ringrift.coordination.sync_base import get_data_plane
 from ringrift.coordination.sync_coordinator import SyncBackend, SyncFacade, SyncRequest, get_sync_facade, sync
+from ringrift.coordination.sync_mutex import SyncMutex
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.config import AutoSyncConfig, DataNode
 from ringrift.data.manifest.store import DiskState, DiskStates
-from ringrift.data.plane import get_data_plane
 from ringrift.data.sync.cluster_view import NodeReportCollector, SyncHistory
-from ringrift.data.sync.mutex import SyncMutex
 from ringrift.data.transfer.contract import Moved, NodeUnreachable, TransferRefused
 from ringrift.engine.opening import close_engine
 from ringrift.engine.ports import Claimant, NewWork

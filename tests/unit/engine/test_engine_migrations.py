@@ -14,7 +14,7 @@ from ringrift.engine.sqlite.files import create_if_absent
 from ringrift.engine.sqlite.queries import Code
 from ringrift.engine.sqlite.schema import MIGRATIONS, Migration, make_available, of_entry, of_work
 from ringrift.errors import SchemaTooNew
-from ringrift.learning.pauses import Pauses
+from ringrift.learning.requests import Pauses
 
 NOTES = Migration(
     MIGRATIONS[-1].version + 1,

@@ -26,11 +26,11 @@ from ringrift.coordination.event_buses import (
     subscribe_process,
 )
 from ringrift.coordination.event_mappings import StageCompletionResult, StageEvent
+from ringrift.coordination.event_router import get_router
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import LogEvent
 from ringrift.errors import Unavailable
 from ringrift.events.catalog.event_types import DataEventType
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import system_runtime
 

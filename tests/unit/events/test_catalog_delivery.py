@@ -3,9 +3,9 @@
 import asyncio
 from collections import Counter
 
+from ringrift.coordination.event_router import get_router
 from ringrift.events.catalog.event_types import DataEventType
 from ringrift.events.catalog.table import ALIASES
-from ringrift.events.router import get_router
 
 
 def spellings(member):

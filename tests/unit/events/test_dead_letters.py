@@ -19,9 +19,9 @@ from ringrift.coordination.dead_letter_queue import (
     get_dead_letter_queue,
     run_retry_daemon,
 )
+from ringrift.coordination.event_router import get_router
 from ringrift.errors import Corrupt, ForeignFile, SchemaTooNew
 from ringrift.events.dead_letter_store import STORED
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings

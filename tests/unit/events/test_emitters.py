@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ringrift.errors import ConfigError, PayloadError, Unavailable
-from ringrift.events.catalog import emitters
-from ringrift.events.catalog.emission import ELO_SIGNIFICANT, EMITTERS
-from ringrift.events.catalog.emitters import (
+from ringrift.coordination import event_emitters as emitters
+from ringrift.coordination.event_emitters import (
     emit_curriculum_rebalanced,
     emit_data_event,
     emit_data_sync_completed,
@@ -28,8 +26,10 @@ from ringrift.events.catalog.emitters import (
     emit_training_started,
     is_critical_event,
 )
+from ringrift.coordination.event_router import get_router
+from ringrift.errors import ConfigError, PayloadError, Unavailable
+from ringrift.events.catalog.emission import ELO_SIGNIFICANT, EMITTERS
 from ringrift.events.catalog.table import CATALOG
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime, system_runtime

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import pytest
 from app.coordination.base_daemon import BaseDaemon
 
+from ringrift.coordination import handler_base
+from ringrift.coordination.event_router import get_router
+from ringrift.coordination.handler_base import HandlerBase
 from ringrift.errors import ConfigError
 from ringrift.events import handlers
-from ringrift.events.handlers import HandlerBase, HandlerStats
-from ringrift.events.router import get_router
+from ringrift.events.handlers import HandlerStats
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.status import CoordinatorStatus
 
@@ -270,7 +272,7 @@ def test_statistics_are_plain_values():
     assert stats.to_dict()["success_rate"] == 0.75
     assert stats.error_count == 1
     assert HandlerStats().success_rate == 1.0
-    assert len(handlers.__all__) == 12
+    assert len(handler_base.__all__) == 12
 
 
 async def test_without_a_router_of_its_own_it_uses_that_of_the_process():

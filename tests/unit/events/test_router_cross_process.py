@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from ringrift.coordination.event_router import get_router, reset_router
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.opening import close_engine, get_engine
@@ -21,7 +22,6 @@ from ringrift.events import cross_process, positions
 from ringrift.events.catalog.audit import LastSeen, read_last_seen
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.positions import Cursor, CursorStore, DeliveryNotes, Identity, LogConnection, Note
-from ringrift.events.router import get_router, reset_router
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.runtime import system_runtime
 from ringrift.settings import load_settings

@@ -8,10 +8,10 @@ import threading
 import pytest
 
 from ringrift.coordination.dead_letter_queue import get_dead_letter_queue
+from ringrift.coordination.event_router import get_router
 from ringrift.engine.opening import get_engine
 from ringrift.errors import Unavailable
 from ringrift.events.delivery import DeliveryTasks
-from ringrift.events.router import get_router
 from ringrift.events.router_reports import FailureKind
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.settings import load_settings

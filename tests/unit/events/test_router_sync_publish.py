@@ -10,7 +10,10 @@ from ringrift.coordination.dead_letter_queue import get_dead_letter_queue
 from ringrift.coordination.event_router import get_router, publish_sync, reset_router, subscribe
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.event import RouterEvent
-from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.events.subscriptions import Subscription, SubscriptionTable
+from ringrift.events.tracing import get_trace_id, span
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
+from ringrift.runtime import SystemRuntime
 
 
 def test_without_a_loop_everything_is_handled_on_return():
@@ -87,6 +90,102 @@ async def test_another_loop_hands_over_to_the_loop_of_the_handlers():
     await router.start()
     await asyncio.to_thread(lambda: asyncio.run(router.publish("MY_EVENT")))
     assert threads == [threading.get_ident()]
+
+
+class NotedRuntime(SystemRuntime):
+    """Notes which thread asks for ids: the router does for each event that it publishes."""
+
+    def __init__(self):
+        super().__init__()
+        self.threads = []
+
+    def new_id(self):
+        self.threads.append(threading.get_ident())
+        return super().new_id()
+
+
+async def test_what_another_loop_publishes_is_published_whole_on_the_loop_of_the_handlers():
+    """Names, ids and counts of the router are touched by one thread, and the trace goes with the event."""
+    runtime = NotedRuntime()
+    router = UnifiedEventRouter(surroundings=Surroundings(runtime=runtime))
+    await router.start()
+    runtime.threads.clear()
+    traces = []
+
+    async def elsewhere():
+        with span("elsewhere"):
+            event = await router.publish("MY_EVENT", {"n": 1})
+            traces.append((event.trace_id, get_trace_id()))
+
+    await asyncio.to_thread(lambda: asyncio.run(elsewhere()))
+    assert set(runtime.threads) == {threading.get_ident()}
+    assert len({*traces[0]}) == 1
+
+
+async def test_a_subscription_that_another_thread_ends_is_ended_on_the_loop_of_the_handlers():
+    router, threads = get_router(), []
+    handle = router.subscribe("TRAINING_COMPLETED", lambda event: None, "reader")
+    await router.start()
+    crossing = router._crossing
+    unsubscribed = crossing.unsubscribed
+
+    def note(subscription):
+        threads.append(threading.get_ident())
+        unsubscribed(subscription)
+
+    crossing.unsubscribed = note
+    assert await asyncio.to_thread(handle.cancel)
+    assert not handle.active
+    await asyncio.sleep(0)
+    assert threads == [threading.get_ident()]
+    await router.stop()
+
+
+class Intruder(str):
+    """A type of event that does something whenever it is compared, as another thread might meanwhile."""
+
+    __slots__ = ("act",)
+    __hash__ = str.__hash__
+
+    def __eq__(self, other):
+        act, self.act = getattr(self, "act", None), None
+        if act is not None:
+            act()
+        return str.__eq__(self, other)
+
+
+def test_who_subscribes_while_the_router_looks_up_its_targets_is_not_forgotten():
+    table, kind = SubscriptionTable(), Intruder("MY_EVENT")
+    kind.act = lambda: table.add(Subscription("late", None, print))
+    table.add(Subscription("early", (kind,), print))
+    table.targets("MY_EVENT")
+    assert [item.name for item in table.targets("MY_EVENT")] == ["late", "early"]
+    assert [item.name for item in table.crossing()] == ["early", "late"]
+
+
+def test_two_threads_that_subscribe_under_one_name_get_two():
+    table = SubscriptionTable()
+    for _ in range(2):
+        table.add(Subscription("reader", ("MY_EVENT",), print))
+    assert [item.name for item in table] == ["reader", "reader#2"]
+
+
+class Since(float):
+    """A time that does something when it is compared, as another thread might meanwhile."""
+
+    act = staticmethod(lambda: None)
+
+    def __le__(self, other):
+        self.act()
+        return float.__le__(self, other)
+
+
+async def test_the_history_can_be_asked_for_while_another_thread_publishes():
+    router, since = UnifiedEventRouter(), Since(0)
+    for n in range(2):
+        await router.publish("MY_EVENT", {"n": n})
+    since.act = lambda: router._event_history.append(RouterEvent("MY_EVENT", {"n": 2}))
+    assert [event["n"] for event in router.get_history(since=since)] == [0, 1]
 
 
 def test_a_new_loop_takes_the_router_over_from_one_that_ended():

@@ -5,11 +5,11 @@ import asyncio
 from ringrift.coordination.contracts import register_coordinator
 from ringrift.coordination.coordination_bootstrap import shutdown_all_coordinators, start_coordination
 from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.system_health_monitor import CoordinatorHealthMonitor
 from ringrift.coordination.unified_health_manager import UnifiedHealthManager, get_health_manager
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.testing.simulation import SimulatedRuntime, simulate

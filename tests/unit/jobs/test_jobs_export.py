@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +96,16 @@ def test_the_same_games_make_the_same_bytes(tmp_path, shard):
     export([shard], tmp_path / "a.npz")
     export([shard], tmp_path / "b.npz")
     assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+
+
+def test_arrays_are_packed_in_the_way_that_takes_least_time(tmp_path, shard):
+    """Packing them tighter took two fifths of all that an export did."""
+    export([shard], tmp_path / "x.npz")
+    with zipfile.ZipFile(tmp_path / "x.npz") as archive:
+        for member in archive.infolist():
+            fast = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
+            packed = fast.compress(archive.read(member)) + fast.flush()
+            assert (member.filename, member.compress_size) == (member.filename, len(packed))
 
 
 def test_words_are_codes(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from jobs_samples import random_game, write_shard
 
 from ringrift.jobs.frame import run_job
+from ringrift.jobs.shards.checking import ACTION_TYPE, common_moves
 from ringrift.jobs.shards.storage import open_shard
 from ringrift.jobs.shards.validate import VALIDATE
 
@@ -201,3 +202,21 @@ def test_a_damaged_shard_does_not_keep_others_from_being_checked(tmp_path, shard
 def test_a_missing_shard_is_wrong_input(tmp_path):
     code, result = validate(tmp_path / "none.db")
     assert (code, result["status"]) == (2, "wrong_input")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "common"),
+    [
+        ([], [], 0),
+        ([], [1], 0),
+        ([7, 8, 9], [7, 8, 9], 3),
+        ([7, 8], [7, 8, 9], 2),
+        ([7, 8, 9], [7, 300, 9], 1),
+        ([7, 256, 9], [7, 512, 9], 1),
+        ([7, 8, 70_000], [7, 8, 4_464], 2),
+        ([1, 2], [2, 2], 0),
+    ],
+)
+def test_first_moves_that_games_share_are_counted(one, other, common):
+    left, right = (np.array(actions, dtype=ACTION_TYPE).tobytes() for actions in (one, other))
+    assert common_moves(left, right) == common_moves(right, left) == common

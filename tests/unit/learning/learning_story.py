@@ -6,8 +6,8 @@ from typing import Any
 
 from ringrift.learning.announcements import events_of
 from ringrift.learning.facts.facts import AnyFact, GeneratorMoved, JobEnded, JobIssued
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.window import BucketRules
 from ringrift.learning.judging.promotion import Pairing
 from ringrift.learning.plan.orders import (
     evaluate_order,

@@ -10,7 +10,7 @@ from ringrift.learning.doctor.checks import file_findings
 from ringrift.learning.doctor.examination import ClockWatch, DoctorRounds, examine, largest_step_back_s
 from ringrift.learning.doctor.findings import Diagnosis, Finding, Level, Ward, keep_diagnosis, read_diagnoses
 from ringrift.learning.facts.facts import Noted
-from ringrift.learning.facts.window import BucketRules
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.plan.evaluation import open_candidates
 from ringrift.learning.plan.orders import selfplay_order, validate_order
 from ringrift.learning.plan.stages import SlotHold, slot_note

@@ -7,6 +7,7 @@ from feedback_kit import Ear, Run, checked_shard, promote, reject, roll_back, tr
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.feedback_loop_controller import (
     HISTORY_MAX,
     MEANINGS,
@@ -33,9 +34,8 @@ from ringrift.coordination.metrics_analysis_orchestrator import (
 from ringrift.coordination.quality_monitor_daemon import QualityMonitorDaemon
 from ringrift.coordination.run_coordinator import heard_by
 from ringrift.events.catalog.table import CATALOG
-from ringrift.events.router import get_router
 from ringrift.learning.facts.facts import PRICE_TOPIC, Noted
-from ringrift.learning.plan.training_data import freshness_of
+from ringrift.learning.plan.training import freshness_of
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 

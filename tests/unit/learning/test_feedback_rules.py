@@ -19,8 +19,8 @@ from ringrift.learning.judging.feedback import (
     promoted_in_a_row,
     refused_in_a_row,
 )
+from ringrift.learning.plan.orders import Snapshot
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.snapshot import Snapshot
 from ringrift.learning.run_status import Curve
 
 NOW_S = 1_790_000_000.0

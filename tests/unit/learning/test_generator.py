@@ -5,9 +5,9 @@ import pytest
 from learning_story import RULES, Story
 
 from ringrift.learning.facts.facts import Promoted, Rejected, RolledBack, TrainingReset
-from ringrift.learning.plan.current_network import decided_generator
+from ringrift.learning.plan.evaluation import decided_generator
+from ringrift.learning.plan.orders import Snapshot
 from ringrift.learning.plan.plan import plan, training_parent
-from ringrift.learning.plan.snapshot import Snapshot
 
 CHECKED = msgspec.structs.replace(RULES, generator="checked")
 BY_CHAMPION = msgspec.structs.replace(RULES, generator="champion")

@@ -28,9 +28,9 @@ from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import ShardState
 from ringrift.learning.intake import FileIntake, refused_claims, waiting_claims
 from ringrift.learning.loop import TrainingLoop
-from ringrift.learning.pauses import ALL, Pause, Pauses
 from ringrift.learning.plan.evaluation import untrained_player
 from ringrift.learning.replay import replay
+from ringrift.learning.requests import ALL, Pause, Pauses
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings

@@ -1,8 +1,8 @@
 """What is ordered next: whose turn it is, and what that config needs most."""
 
 from ringrift.learning.facts.state import OpenJob
+from ringrift.learning.plan.orders import ConfigPlan
 from ringrift.learning.plan.plan import Capacity, Effort, choose
-from ringrift.learning.plan.snapshot import ConfigPlan
 from ringrift.work.job.orders import JobOrder
 
 

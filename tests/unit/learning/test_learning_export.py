@@ -56,10 +56,9 @@ def test_kinds_are_settings_of_one_thing():
     router = UnifiedEventRouter(enable_cross_process_polling=False)
     heard = {
         kind: set(create_export_daemon({"kind": kind}, router=router).wiring().subscribes)
-        for kind in ("export", "combine", "cpu_jobs")
+        for kind in ("export", "combine")
     }
     assert heard["combine"] == {"NPZ_EXPORT_COMPLETE"}
     assert "SELFPLAY_COMPLETE" in heard["export"]
-    assert heard["cpu_jobs"] == set()
     assert get_auto_export_daemon() is create_export_daemon()
     assert isinstance(get_auto_export_daemon(), AutoExportDaemon)

@@ -10,8 +10,8 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.errors import Conflict, Corrupt, Unavailable
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.ledger import Ledger, prefix_of, read_facts
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.window import BucketRules
 from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from ringrift.coordination import training_coordinator
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.training_coordinator import (
     Refusal,
     Refused,
@@ -31,7 +32,6 @@ from ringrift.engine.memory import memory_engine
 from ringrift.engine.opening import get_engine_blocking
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import LeaseLost
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 

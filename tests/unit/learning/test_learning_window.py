@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError
-from ringrift.learning.facts.records import Shard, ShardState
-from ringrift.learning.facts.window import (
+from ringrift.learning.facts.records import (
     BucketRules,
+    Shard,
+    ShardState,
     TrainBucket,
     base_rows,
     earn,

@@ -9,8 +9,8 @@ import msgspec
 from learning_story import RULES
 
 from ringrift.coordination.backpressure import QueueMonitor, QueueMonitorDaemon
+from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker
-from ringrift.daemons.manager import DaemonManager
 from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, RequestCarrier
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.memory import MemoryStore, memory_engine
@@ -23,9 +23,9 @@ from ringrift.learning.facts.facts import STAGES_TOPIC, JobEnded, JobIssued, Not
 from ringrift.learning.facts.high_water import read_mark
 from ringrift.learning.facts.ledger import Ledger, read_facts
 from ringrift.learning.loop import StatusWriter, TrainingLoop
-from ringrift.learning.pauses import Pause, Pauses
 from ringrift.learning.plan.stages import LEVERS, is_stopped
 from ringrift.learning.replay import replay
+from ringrift.learning.requests import Pause, Pauses
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
 from ringrift.learning.status_view import AroundConfig, config_status
 from ringrift.process import process_scope

@@ -16,8 +16,8 @@ from ringrift.learning.facts.records import ModelState
 from ringrift.learning.facts.results import problem_with
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.plan.evaluation import under_judgement
+from ringrift.learning.plan.orders import Snapshot
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.snapshot import Snapshot
 from ringrift.learning.plan.stages import breaker_delay_s
 from ringrift.learning.replay import replay
 from ringrift.testing.simulation import SimulatedRuntime, simulate

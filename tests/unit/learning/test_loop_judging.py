@@ -31,11 +31,10 @@ from ringrift.learning.plan.evaluation import (
     waiting_for_verdict,
     wanted_games,
 )
-from ringrift.learning.plan.orders import evaluate_order, match_batch, selfplay_order
+from ringrift.learning.plan.orders import Snapshot, evaluate_order, match_batch, selfplay_order
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.recall import is_recalled_model, recall_effect
-from ringrift.learning.plan.snapshot import Snapshot
 from ringrift.learning.plan.stages import stage_gate
+from ringrift.learning.plan.trust import is_recalled_model, recall_effect
 from ringrift.statistics.match_evidence import Evidence, MatchVerdict
 from ringrift.statistics.ratings import place_chances
 

@@ -12,6 +12,7 @@ from ringrift.learning.judging.promotion import Pairing
 from ringrift.learning.plan.evaluation import judgement_of
 from ringrift.learning.plan.orders import (
     RATING,
+    Snapshot,
     evaluate_order,
     export_order,
     selfplay_order,
@@ -19,7 +20,6 @@ from ringrift.learning.plan.orders import (
     validate_order,
 )
 from ringrift.learning.plan.rules import configured_rules
-from ringrift.learning.plan.snapshot import Snapshot
 from ringrift.settings import load_settings
 from ringrift.work.job.orders import JobReport
 

@@ -11,11 +11,12 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.facts.facts import PRICE_TOPIC, SLOTS_TOPIC, Blocked, Noted
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.state import fold
-from ringrift.learning.facts.window import BucketRules
 from ringrift.learning.judging.feedback import Feedback, RatingCurves
+from ringrift.learning.plan.orders import Snapshot, outlook, rules_in_force
 from ringrift.learning.plan.plan import PRICE_S_MIN, Capacity, plan, selfplay_simulations
-from ringrift.learning.plan.snapshot import Snapshot, outlook, rules_in_force, rules_note
+from ringrift.learning.plan.rules import rules_note
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure import BackpressureLevel
 from ringrift.work.limits import SpawnVerdict

@@ -4,9 +4,9 @@ import msgspec
 from learning_story import RULES, Story
 
 from ringrift.learning.facts.facts import Noted, Recalled
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.state import NOTES_MAX, fold
-from ringrift.learning.facts.window import BucketRules
-from ringrift.learning.plan.snapshot import rules_note
+from ringrift.learning.plan.rules import rules_note
 from ringrift.learning.tuning import tuned_rules
 
 

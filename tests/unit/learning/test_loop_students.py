@@ -14,10 +14,16 @@ from ringrift.learning.facts.facts import Blocked, JobIssued, Noted
 from ringrift.learning.facts.records import ModelState
 from ringrift.learning.judging.feedback import RatingCurves
 from ringrift.learning.plan.evaluation import open_candidates
-from ringrift.learning.plan.orders import CascadeSource, decided_by_cascade, train_order, warm_start
+from ringrift.learning.plan.orders import (
+    CascadeSource,
+    Snapshot,
+    decided_by_cascade,
+    outlook,
+    train_order,
+    warm_start,
+)
 from ringrift.learning.plan.plan import plan
 from ringrift.learning.plan.rules import CascadeRules, StudentRules, learning_rules
-from ringrift.learning.plan.snapshot import Snapshot, outlook
 from ringrift.learning.replay import replay
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 

@@ -9,10 +9,9 @@ from learning_story import RULES, Story, artifact
 
 from ringrift.learning.facts.facts import Promoted, Recalled, Rejected, RolledBack
 from ringrift.learning.facts.records import ModelState
-from ringrift.learning.plan.orders import export_order
+from ringrift.learning.plan.orders import Snapshot, export_order
 from ringrift.learning.plan.plan import plan, training_parent
-from ringrift.learning.plan.recall import TAINTED_REASON, recall_effect, tainted_models
-from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.learning.plan.trust import TAINTED_REASON, recall_effect, tainted_models
 from ringrift.learning.replay import replay
 
 LIST = msgspec.structs.replace(RULES, recalled_models="list")

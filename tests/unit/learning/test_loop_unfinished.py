@@ -8,11 +8,9 @@ from ringrift.learning.facts.facts import JobEnded, Recalled
 from ringrift.learning.facts.records import ShardState
 from ringrift.learning.facts.results import problem_with
 from ringrift.learning.facts.state import fold
-from ringrift.learning.plan.orders import selfplay_order
+from ringrift.learning.plan.orders import Snapshot, selfplay_order
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.recall import recall_effect
-from ringrift.learning.plan.recomputation import recompute_order
-from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.learning.plan.trust import recall_effect, recompute_order
 from ringrift.work.job.orders import JobReport
 
 TIMED = msgspec.structs.replace(RULES, selfplay_program="ringrift", selfplay_slots=8)

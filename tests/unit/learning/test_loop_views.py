@@ -6,12 +6,11 @@ from learning_story import RULES, Story
 from ringrift.learning.facts.facts import Blocked, Promoted
 from ringrift.learning.judging.feedback import feedback, gauntlet_of
 from ringrift.learning.judging.promotion import Pairing
-from ringrift.learning.pauses import Pause
-from ringrift.learning.plan.current_network import who_plays
-from ringrift.learning.plan.orders import evaluate_order
+from ringrift.learning.plan.evaluation import who_plays
+from ringrift.learning.plan.orders import Snapshot, evaluate_order
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.snapshot import Snapshot
 from ringrift.learning.plan.stages import LEVERS, stages_note
+from ringrift.learning.requests import Pause
 from ringrift.learning.run_status import Curve
 from ringrift.learning.status_view import AroundConfig, config_status, cost
 from ringrift.testing.sample_run import SampleRun

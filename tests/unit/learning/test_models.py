@@ -20,8 +20,8 @@ from ringrift.learning.facts.records import Model, ModelState
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.ratings import Rating
 from ringrift.learning.models import not_needed
+from ringrift.learning.plan.orders import Snapshot
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.snapshot import Snapshot
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 

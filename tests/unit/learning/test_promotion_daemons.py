@@ -8,7 +8,6 @@ from feedback_kit import Ear, Run, promote, trained_model
 from ringrift.coordination.auto_promotion_daemon import (
     LOOKS_MAX,
     AutoPromotionDaemon,
-    PromotionControllerDaemon,
     bad_outcome,
 )
 from ringrift.coordination.model_lifecycle_coordinator import ChampionFiles
@@ -58,7 +57,7 @@ async def world(tmp_path):
 
 
 async def test_the_judgement_of_a_candidate_can_be_asked_for(world):
-    daemon = world.daemon(PromotionControllerDaemon)
+    daemon = world.daemon(AutoPromotionDaemon)
     assert daemon.get_judgement("square8_2p") is None
     model = trained_model(world.run.story)
     assert daemon.get_judgement("square8_2p").verdict is PromotionVerdict.MORE_GAMES
@@ -108,7 +107,7 @@ async def test_a_rating_that_fell_is_no_reason_to_look_again_while_it_is_above_t
 
 async def test_bad_news_cannot_make_it_look_again_for_ever(world):
     first, second = world.champions(2)
-    daemon = world.daemon(PromotionControllerDaemon, settings={"cooldown_s": "10"})
+    daemon = world.daemon(AutoPromotionDaemon, settings={"cooldown_s": "10"})
     await daemon.start()
     for number in range(8):
         world.run.story.now_s = world.runtime.clock_s
@@ -120,7 +119,7 @@ async def test_bad_news_cannot_make_it_look_again_for_ever(world):
 
 async def test_a_first_champion_has_nothing_to_go_back_to(world):
     world.champions(1)
-    daemon = world.daemon(PromotionControllerDaemon)
+    daemon = world.daemon(AutoPromotionDaemon)
     await daemon.start()
     await world.say("REGRESSION_DETECTED", REGRESSION)
     assert world.notes() == []

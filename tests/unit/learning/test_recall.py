@@ -14,15 +14,13 @@ from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.facts.facts import Promoted, Recalled, RolledBack
 from ringrift.learning.facts.ledger import Ledger, remember_config
-from ringrift.learning.facts.records import ShardState
-from ringrift.learning.facts.window import shards_in_window
+from ringrift.learning.facts.records import ShardState, shards_in_window
 from ringrift.learning.judging.promotion import judge
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import read_champion
-from ringrift.learning.plan.orders import export_order
+from ringrift.learning.plan.orders import Snapshot, export_order
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.recall import recall_effect
-from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.learning.plan.trust import recall_effect
 from ringrift.learning.requests import RecallRequests
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 

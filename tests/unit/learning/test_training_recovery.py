@@ -11,9 +11,9 @@ from ringrift.learning.doctor.examination import examine
 from ringrift.learning.doctor.findings import Ward
 from ringrift.learning.facts.facts import Promoted, Rejected
 from ringrift.learning.models import CHECKPOINTS_COUNTED_ON, kept_checkpoint
-from ringrift.learning.plan.current_network import decided_reset
+from ringrift.learning.plan.orders import Snapshot
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.snapshot import Snapshot
+from ringrift.learning.plan.training import decided_reset
 from ringrift.network.evaluator import sample_positions
 from ringrift.network.model import build
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.learning.judging.trends import (
+from ringrift.learning.judging.ratings import (
     LEVEL_MAX,
     RegressionSeverity,
     TrendDirection,

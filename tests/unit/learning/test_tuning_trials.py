@@ -12,7 +12,8 @@ from ringrift.errors import ConfigError
 from ringrift.jobs.frame import convert_params
 from ringrift.jobs.tuning.trials import TuneParams
 from ringrift.learning.facts.facts import Noted, TrainingReset
-from ringrift.learning.plan.orders import train_order
+from ringrift.learning.plan.orders import export_order, train_order
+from ringrift.learning.plan.training import window_files
 from ringrift.learning.status_view import TUNING
 from ringrift.learning.tuning import (
     SEARCH_FIRST,
@@ -139,6 +140,21 @@ def test_a_user_chooses_the_heuristic_and_a_game_without_one_needs_a_champion(st
     for wrong in ({"subject": "search"}, {"subject": "heuristic", "model": "m.safetensors"}):
         with pytest.raises(ConfigError):
             convert_params("tune", TuneParams, {**given, **wrong}).check()
+
+
+def test_training_is_searched_on_the_window_and_not_on_its_newest_file_alone(story):
+    for _ in range(3):
+        story.play(rows=500)
+        story.check()
+        digest = f"more{story.state.facts}"
+        job = story.issue("export", export_order(story.state, RULES, list(story.state.shards.values())[-1:]))
+        story.end(job, artifact("samples", digest, rows=500, games=20))
+    window = window_files(story.state, RULES)
+    assert len(window) == 4
+    order = tune_order(OptimizationType.PBT, "square8_2p", story.state, RULES)
+    assert [*order.inputs.values()] == [samples.digest for samples in window]
+    assert order.params["samples"] == [f"{{inputs}}/{name}" for name in order.inputs]
+    assert order.params["rows"] == 4 * sum(samples.rows for samples in window)
 
 
 def test_the_settings_told_as_in_use_are_those_that_a_search_has_by_itself():

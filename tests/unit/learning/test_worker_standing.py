@@ -7,15 +7,13 @@ from learning_story import RULES, Story, artifact
 from ringrift.learning.doctor.checks import comparisons
 from ringrift.learning.doctor.findings import Ward
 from ringrift.learning.facts.facts import Recalled, WorkerResumed, WorkerSetAside
-from ringrift.learning.facts.records import ShardState
+from ringrift.learning.facts.records import Comparison, ShardState, Vote
 from ringrift.learning.facts.results import problem_with
-from ringrift.learning.facts.trust import Comparison, Vote
 from ringrift.learning.judging.feedback import RatingCurves
-from ringrift.learning.plan.orders import selfplay_order
+from ringrift.learning.plan.orders import outlook, selfplay_order
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.recomputation import BY_PERSON, BY_PLAN, suspect_since, worker_for
 from ringrift.learning.plan.rules import configured_rules
-from ringrift.learning.plan.snapshot import outlook
+from ringrift.learning.plan.trust import BY_PERSON, BY_PLAN, suspect_since, worker_for
 from ringrift.learning.status_view import STARTS_SHOWN, start_status, worker_statistics
 from ringrift.settings import load_settings
 from ringrift.work.job.orders import JobOrder

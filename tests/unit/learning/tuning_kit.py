@@ -6,8 +6,8 @@ from ringrift.coordination.optimization_coordinator import OptimizationCoordinat
 from ringrift.engine.memory import memory_engine
 from ringrift.engine.ports import Claimant
 from ringrift.learning.judging.feedback import RatingCurves
+from ringrift.learning.plan.orders import outlook
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.snapshot import outlook
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.job.orders import JobReport
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data_holders import WillingHolders
+from ringrift.coordination.maintenance_daemon import MaintenanceDaemon, create_housekeeping_daemon
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.manifest.store import DiskStates
@@ -28,9 +29,7 @@ from ringrift.resources.disk import (
     DiskRules,
     DiskSpaceManagerDaemon,
     DiskUsage,
-    MaintenanceDaemon,
     archive_logs,
-    create_housekeeping_daemon,
     disk_usage,
     rotate_logs,
     vacuum,

@@ -8,17 +8,18 @@ import msgspec
 import pytest
 
 from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.event_router import get_router
+from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import Unavailable
-from ringrift.events.router import get_router
-from ringrift.learning.pauses import Pauses
+from ringrift.learning.requests import Pauses
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import SampleRun
 from ringrift.web.server import HealthServerDaemon, http_token
-from ringrift.web.snapshot import FRESH_S, UNASKED_S
+from ringrift.web.snapshot import FRESH_S, UNASKED_S, take_snapshot
 
 
 def first_message(url):
@@ -144,3 +145,15 @@ async def test_a_pause_from_the_page_holds_what_waits_until_it_is_resumed():
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
         await close_engine()
+
+
+async def test_a_deliberate_stop_of_a_critical_daemon_is_no_reason_to_restart_the_process():
+    manager, critical = get_daemon_manager(), DaemonType.EVENT_ROUTER
+    try:
+        assert await manager.start(critical)
+        assert manager.liveness_probe()
+        assert await manager.stop(critical)
+        assert not manager.liveness_probe()
+        assert take_snapshot(manager, get_router(), SystemRuntime()).alive
+    finally:
+        await manager.shutdown()

@@ -8,6 +8,7 @@ import time
 import pytest
 
 from ringrift.coordination import task_coordinator
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.task_coordinator import (
     TaskCoordinator,
     TaskType,
@@ -22,7 +23,6 @@ from ringrift.coordination.task_coordinator import (
     wire_task_limits,
 )
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.events.router import get_router
 
 
 @pytest.fixture

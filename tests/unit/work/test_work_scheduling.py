@@ -8,6 +8,7 @@ import random
 import msgspec
 import pytest
 
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.selfplay_scheduler import (
     JobPriority,
     PriorityJobScheduler,
@@ -25,7 +26,6 @@ from ringrift.engine.ports import Claimant, Completion, NewWork, WorkState
 from ringrift.engine.run_reports import reported_getters
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.table import CATALOG
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RunSeen
 from ringrift.testing.simulation import ManualRuntime

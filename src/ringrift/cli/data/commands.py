@@ -32,6 +32,7 @@ from ringrift.cli.data.plane import (
 )
 from ringrift.cli.format import NOTHING, brief, clock, console, count, duration, print_table
 from ringrift.cli.logs import log_to_stderr
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.sync_facade import SyncFacade
 from ringrift.data.artifacts import DATA_TYPES, Artifact, ArtifactKind, kinds_of
 from ringrift.data.manifest.store import DAY_S
@@ -473,7 +474,7 @@ async def _described(plane: DataPlane, text: str) -> dict[str, Any]:
 async def _replicas(plane: DataPlane, *, repair: bool) -> Replicas:
     if not repair:
         return await read_replicas(plane)
-    repairer = ReplicationRepairDaemon(plane=plane, runtime=plane.runtime)
+    repairer = ReplicationRepairDaemon(plane=plane, router=get_router(), runtime=plane.runtime)
     await repairer.repair_once()
     # Looked at again, because a repair may have changed what is missing; the failures are known only here.
     return replace(await read_replicas(plane), failures=repairer.failures)

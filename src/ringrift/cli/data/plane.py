@@ -26,11 +26,12 @@ from rich.progress import (
 
 from ringrift.cli.data_folder import opened_engine
 from ringrift.cli.format import NOTHING, brief, clock, count
+from ringrift.coordination.sync_base import close_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.catalog import Cataloguer, take_over_arrivals
 from ringrift.data.manifest.store import CopyView
-from ringrift.data.plane import DataPlane, Transfers, close_data_plane, open_data_plane
+from ringrift.data.plane import DataPlane, Transfers
 from ringrift.data.protection.deletion import Deleter, DeletionVerdict
 from ringrift.data.protection.inventory import look_everywhere
 from ringrift.data.protection.records import DeletionRecords, Quarantine

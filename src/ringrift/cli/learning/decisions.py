@@ -22,10 +22,10 @@ from ringrift.errors import ConfigError, Corrupt
 from ringrift.learning.facts.facts import AnyFact
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.store_check import check_store
-from ringrift.learning.pauses import Pause, Pauses
-from ringrift.learning.plan.rules import LearningRules, configured_rules
-from ringrift.learning.plan.snapshot import Explanation, decided_by_other_plans, read_explanations
+from ringrift.learning.plan.orders import Explanation, read_explanations
+from ringrift.learning.plan.rules import LearningRules, configured_rules, decided_by_other_plans
 from ringrift.learning.replay import DecisionDivergence, Moment, in_short, moment, rebuilt_facts, replay
+from ringrift.learning.requests import Pause, Pauses
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 

@@ -49,8 +49,7 @@ from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import ShardState
 from ringrift.learning.facts.state import ConfigState, fold
-from ringrift.learning.plan.rules import LearningRules, configured_rules
-from ringrift.learning.plan.snapshot import rules_of
+from ringrift.learning.plan.rules import LearningRules, configured_rules, rules_of
 from ringrift.learning.run_status import STATUS_KEY, RunStatus
 from ringrift.learning.status_view import bottleneck, idle_slots
 from ringrift.runtime import system_runtime

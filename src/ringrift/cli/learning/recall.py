@@ -21,8 +21,8 @@ from ringrift.errors import ConfigError, Conflict
 from ringrift.learning.facts.facts import Recalled
 from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.plan.recall import RecallEffect, TouchedModel, known_workers, recall_effect
 from ringrift.learning.plan.rules import configured_rules
+from ringrift.learning.plan.trust import RecallEffect, TouchedModel, known_workers, recall_effect
 from ringrift.learning.requests import RecallRequests, is_news
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings

@@ -18,8 +18,7 @@ from ringrift.errors import ConfigError, Conflict
 from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.learning.facts.ledger import known_configs, read_facts
 from ringrift.learning.facts.state import ConfigState, fold
-from ringrift.learning.plan.rules import LearningRules, configured_rules
-from ringrift.learning.plan.snapshot import rules_of
+from ringrift.learning.plan.rules import LearningRules, configured_rules, rules_of
 from ringrift.learning.tuning import (
     HEURISTIC,
     SEARCH,

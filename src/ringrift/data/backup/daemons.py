@@ -28,7 +28,7 @@ from ringrift.data.backup.service import (
 )
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.plane import DaemonParts, DataPlane, Failures, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, Failures, OpenPlane, WakingDaemon, copy_artifacts
 from ringrift.data.protection.distribution import digest_in
 from ringrift.data.protection.retention import read_champions
 from ringrift.errors import ConfigError, Unavailable
@@ -372,6 +372,7 @@ _BY_TARGET_AND_SCOPE: dict[tuple[str, str], type[ArchiveDaemon]] = {
 
 def create_archive_backup(
     settings: Mapping[str, str] | None = None,
+    plane: OpenPlane | None = None,
     router: UnifiedEventRouter | None = None,
     runtime: Runtime | None = None,
 ) -> ArchiveDaemon:
@@ -381,10 +382,12 @@ def create_archive_backup(
     kind = _BY_TARGET_AND_SCOPE.get(wanted)
     if kind is None:
         raise ConfigError(f"no backup daemon has target {wanted[0]!r} and scope {wanted[1]!r}")
-    return kind(router=router, runtime=runtime)
+    return kind(plane=plane, router=router, runtime=runtime)
 
 
 def create_archive_import(
-    router: UnifiedEventRouter | None = None, runtime: Runtime | None = None
+    plane: OpenPlane | None = None,
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
 ) -> ArchiveImportDaemon:
-    return ArchiveImportDaemon(router=router, runtime=runtime)
+    return ArchiveImportDaemon(plane=plane, router=router, runtime=runtime)

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact, ArtifactKind
-from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
+from ringrift.data.plane import DaemonParts, DataPlane, OpenPlane, WakingDaemon
 from ringrift.data.protection.deletion import Deleter, DeletionRules
 from ringrift.data.protection.records import DeletionRecords, Quarantine, Successor
 from ringrift.data.protection.replication import holders
@@ -302,6 +302,8 @@ def _sources(order: JobOrder, fields: Mapping[str, Any]) -> list[str]:
 
 
 def create_consolidation_daemon(
-    router: UnifiedEventRouter | None = None, runtime: Runtime | None = None
+    plane: OpenPlane | None = None,
+    router: UnifiedEventRouter | None = None,
+    runtime: Runtime | None = None,
 ) -> ConsolidationDaemon:
-    return ConsolidationDaemon(router=router, runtime=runtime)
+    return ConsolidationDaemon(plane=plane, router=router, runtime=runtime)

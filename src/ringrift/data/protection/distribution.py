@@ -22,7 +22,7 @@ from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checks
 from ringrift.data.kv_records import KvRecords, for_each
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
-from ringrift.data.plane import DaemonParts, DataPlane, Failures, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, Failures, OpenPlane, WakingDaemon, copy_artifacts
 from ringrift.data.protection.records import Tombstone
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
@@ -638,9 +638,10 @@ def _want(request: ModelRequest, state: DistributionState) -> Want:
 
 def create_distribution_daemon(
     settings: Mapping[str, str] | None = None,
+    plane: OpenPlane | None = None,
     router: UnifiedEventRouter | None = None,
     runtime: Runtime | None = None,
 ) -> DistributionDaemon:
     """The daemon for the kinds that its row of the daemon table names, joined by a plus sign."""
     kinds = (settings or {}).get("kinds", "models+npz").split("+")
-    return DistributionDaemon(kinds, router=router, runtime=runtime)
+    return DistributionDaemon(kinds, plane=plane, router=router, runtime=runtime)

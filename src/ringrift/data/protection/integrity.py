@@ -19,7 +19,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.manifest.catalog import take_over_arrivals
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import games_in
-from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
+from ringrift.data.plane import DaemonParts, DataPlane, OpenPlane, WakingDaemon
 from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.inventory import (
     Scrubbed,
@@ -336,8 +336,9 @@ _DAEMONS: dict[str, type[OrphanDetectionDaemon | IntegrityCheckDaemon | DataClea
 
 def create_integrity_daemon(
     settings: Mapping[str, str] | None = None,
+    plane: OpenPlane | None = None,
     router: UnifiedEventRouter | None = None,
     runtime: Runtime | None = None,
 ) -> WakingDaemon:
     """The daemon of the check that its row of the daemon table names."""
-    return _DAEMONS[(settings or {}).get("check", "orphans")](router=router, runtime=runtime)
+    return _DAEMONS[(settings or {}).get("check", "orphans")](plane=plane, router=router, runtime=runtime)

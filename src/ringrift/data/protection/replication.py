@@ -19,12 +19,12 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_o
 from ringrift.data.config import DataNode
 from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.store import AwayNodes, Copies, CopyView, DiskStates
-from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, OpenPlane, WakingDaemon, copy_artifacts
 from ringrift.data.protection.inventory import Inventory, look_everywhere
 from ringrift.data.protection.records import Tombstone
 from ringrift.errors import AlreadyExists, ConfigError, RingRiftError
 from ringrift.events.event import RouterEvent
-from ringrift.events.handlers import HandlerBase
+from ringrift.events.handlers import CycleHandler
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
@@ -616,10 +616,11 @@ def _node_transfers(repairs: Iterable[Repair]) -> list[list[Repair]]:
 
 def create_replication_daemon(
     settings: Mapping[str, str] | None = None,
+    plane: OpenPlane | None = None,
     router: UnifiedEventRouter | None = None,
     runtime: Runtime | None = None,
-) -> HandlerBase:
+) -> CycleHandler:
     """The daemon of the action that its row of the daemon table names: count or repair."""
     repairs = (settings or {}).get("action", "count") == "repair"
     kind = ReplicationRepairDaemon if repairs else ReplicationMonitorDaemon
-    return kind(router=router, runtime=runtime)
+    return kind(plane=plane, router=router, runtime=runtime)

@@ -21,16 +21,14 @@ from ringrift.data.config import (
     AutoSyncConfig,
     DataNode,
     DataNodes,
-    read_nodes,
 )
 from ringrift.data.kv_records import KvHistory
 from ringrift.data.manifest.store import DiskState, DiskStates, ManifestView, is_given_up
-from ringrift.data.plane import DataPlane, existing_data_plane
+from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import Tombstone
 from ringrift.data.transfer.receiving import FULL_PERCENT, disk_usage
 from ringrift.engine.ports import KeyValue
-from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
+from ringrift.runtime import Runtime
 
 # Every sync with every host, for a week: when it last went well, and how often it failed of late.
 #
@@ -225,20 +223,6 @@ async def read_cluster_view(
         given_up={digest: frozenset(each.nodes) for digest, each in tombstones.items()},
         superseded=frozenset(await plane.heirs()),
         aside=await plane.stalls.told_async(),
-    )
-
-
-async def look_at_cluster(
-    plane: DataPlane | None, config: AutoSyncConfig, *, reports: NodeReports
-) -> ClusterView:
-    """Read everything as it is now, at *plane* or this process's; nothing where no run was ever."""
-    plane = plane or await existing_data_plane()
-    if plane is not None:
-        return await read_cluster_view(plane, config, reports=reports)
-    settings, runtime = get_settings(), system_runtime()
-    nodes = read_nodes(settings.node_name or runtime.hostname, settings.nodes)
-    return ClusterView(
-        view=ManifestView(), nodes=nodes, now_s=runtime.now_s(), config=config, reports=reports
     )
 
 

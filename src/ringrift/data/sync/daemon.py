@@ -42,7 +42,7 @@ from ringrift.data.sync.executor import (
     record_ends,
     tell_cycle,
 )
-from ringrift.data.sync.freshness import FreshnessChecker
+from ringrift.data.sync.freshness import FreshnessCheck
 from ringrift.data.sync.mutex import SyncLock
 from ringrift.data.sync.plan import CyclePlan, plan_cycle
 from ringrift.data.transfer.deliveries import DeliveryRecord, RetryQueue, RetryRound
@@ -135,7 +135,7 @@ class _Requests:
     reasons: list[str] = field(default_factory=list)
 
 
-class AutoSyncDaemon(WakingDaemon):
+class DataSyncDaemon(WakingDaemon):
     """Syncs by one strategy; "auto" chooses by what this node is."""
 
     capability: ClassVar[str] = "game_sync"
@@ -161,7 +161,7 @@ class AutoSyncDaemon(WakingDaemon):
         super().__init__(name, interval_s=INTERVAL_S_MIN, **parts)
         self._given_config = config
         self._reports = reports or NodeReportCollector()
-        self._announcer = SyncAnnouncer("auto_sync", router=parts.get("router"))
+        self._announcer = SyncAnnouncer("auto_sync", router=self._hears_through)
         self._requests, self._paused, self._busy = _Requests(), "", False
         self.counts, self._progress = SyncCounts(), SyncProgress(self._runtime)
         self._upkeep: TransferUpkeep | None = None
@@ -280,7 +280,7 @@ class AutoSyncDaemon(WakingDaemon):
         cluster_view = await read_cluster_view(plane, config, reports=self._reports.reports(plane.runtime))
         strategy = self._strategy or config.strategy
         if strategy is SyncStrategy.FRESHNESS:
-            await FreshnessChecker(plane, router=self._own_router).watch()
+            await FreshnessCheck(plane, router=self.router).watch()
         # Off the loop: with a hundred thousand files it takes a good part of a second.
         cycle = await asyncio.to_thread(plan_cycle, cluster_view, strategy, at_once=requests.at_once)
         cycle = _without(cycle, await self._locked_by_others(plane))
@@ -354,7 +354,7 @@ class AutoSyncDaemon(WakingDaemon):
     # --- how it is ------------------------------------------------------------------------------------
 
     def wiring(self) -> ComponentWiring:
-        asks = FreshnessChecker.emits if self._strategy is SyncStrategy.FRESHNESS else ()
+        asks = FreshnessCheck.emits if self._strategy is SyncStrategy.FRESHNESS else ()
         found = super().wiring()
         return replace(found, emits=(*found.emits, *asks))
 

@@ -6,7 +6,7 @@ What is counted are the receipts that receivers wrote, and nothing else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,7 +25,6 @@ from ringrift.data.sync.plan import CyclePlan, NodeTransfer, SyncPlan
 from ringrift.data.sync.requests import SyncRequest, SyncResponse
 from ringrift.data.transfer.contract import AT_REST, Moved, NodeUnreachable, Terms, TransferProgress
 from ringrift.errors import Conflict, LeaseLost, RingRiftError, Unavailable
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
 
@@ -412,11 +411,11 @@ class PrioritySync:
 class SyncAnnouncer:
     """Publishes under the name of one component."""
 
-    def __init__(self, source: str, *, router: UnifiedEventRouter | None = None) -> None:
-        self._source, self._own_router = source, router
+    def __init__(self, source: str, *, router: Callable[[], UnifiedEventRouter]) -> None:
+        self._source, self._router = source, router
 
     async def publish(self, event: str, payload: dict[str, Any]) -> None:
-        await (self._own_router or get_router()).publish(event, payload=payload, source=self._source)
+        await self._router().publish(event, payload=payload, source=self._source)
 
     async def started(self, plane: DataPlane, request: SyncRequest, targets: Sequence[str]) -> None:
         payload = {

@@ -13,15 +13,14 @@ from typing import Any, ClassVar
 
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.manifest.store import games_in
-from ringrift.data.plane import DataPlane, open_data_plane
+from ringrift.data.plane import DataPlane, OpenPlane
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import first_of
 from ringrift.work.freshness_rules import FRESH_HOURS_MAX, GAMES_MIN, NEVER_HOURS, why_stale
 
-__all__ = ["FreshnessChecker", "FreshnessConfig", "FreshnessResult", "judge_freshness"]
+__all__ = ["FreshnessCheck", "FreshnessConfig", "FreshnessResult", "judge_freshness"]
 
 _HOUR_S = 3600.0
 
@@ -84,7 +83,7 @@ def judge_freshness(
     )
 
 
-class FreshnessChecker:
+class FreshnessCheck:
     """Looks at what this node holds, because that is what it would train on."""
 
     capability: ClassVar[str] = "freshness"
@@ -92,12 +91,12 @@ class FreshnessChecker:
 
     def __init__(
         self,
-        plane: DataPlane | None = None,
+        plane: DataPlane | OpenPlane,
         *,
+        router: UnifiedEventRouter,
         config: FreshnessConfig | None = None,
-        router: UnifiedEventRouter | None = None,
     ) -> None:
-        self._plane, self._own_router = plane, router
+        self._plane, self._router = plane, router
         self.config = config or FreshnessConfig()
 
     async def check(self, config_key: str) -> FreshnessResult:
@@ -178,11 +177,7 @@ class FreshnessChecker:
         return judge_freshness(held, self.config, now_s=plane.runtime.now_s())
 
     async def _open(self) -> DataPlane:
-        return self._plane or await open_data_plane()
-
-    @property
-    def _router(self) -> UnifiedEventRouter:
-        return self._own_router or get_router()
+        return await self._plane() if callable(self._plane) else self._plane
 
     async def _publish(self, event: str, payload: dict[str, Any]) -> None:
         await self._router.publish(event, payload=payload, source="training_freshness")

@@ -22,14 +22,12 @@ from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_changed, lease_holder
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError, LeaseLost, RingRiftError
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process_identity import is_alive, own_start_s
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.task_owner import TaskOwner
 
-__all__ = ["SyncLock", "SyncLockInfo", "SyncMutex", "lock_name"]
+__all__ = ["SyncLock", "SyncLockInfo", "SyncLocks", "lock_name"]
 
 log = structlog.get_logger()
 
@@ -66,7 +64,7 @@ class _Held:
         return (self.lease,) if self.slot is None else (self.lease, self.slot)
 
 
-class SyncMutex:
+class SyncLocks:
     """The locks of one process. The plain calls block; inside a loop use those on `_async`."""
 
     def __init__(
@@ -75,14 +73,15 @@ class SyncMutex:
         *,
         kv: KeyValue | None = None,
         runtime: Runtime | None = None,
-        max_global: int | None = None,
+        max_global: int,
         router: UnifiedEventRouter | None = None,
     ) -> None:
-        """On the engine of this process, or at a path; *max_global* is by default as the settings say."""
-        self.max_global = get_settings().max_syncs_cluster if max_global is None else max_global
+        """On the engine of this process, or at a path; *router* is told of each wait in vain."""
+        self.max_global = max_global
         if self.max_global < 1:
             raise ConfigError("at least one sync must be allowed at a time")
-        self._kv, self._runtime, self._own_router = kv_of(db_path, kv), runtime or system_runtime(), router
+        self._kv, self._runtime = kv_of(db_path, kv), runtime or system_runtime()
+        self.router = router
         self._infos = KvRecords(self._kv, PREFIX, SyncLockInfo)
         self._held: dict[str, _Held] = {}
         self._began_s = own_start_s()
@@ -246,8 +245,11 @@ class SyncMutex:
             "timeout_seconds": timeout,
             "operation": operation,
         }
+        if self.router is None:
+            log.warning("sync_lock.timeout", **payload)
+            return
         try:
-            await (self._own_router or get_router()).publish("LOCK_TIMEOUT", payload, "sync_mutex")
+            await self.router.publish("LOCK_TIMEOUT", payload, "sync_mutex")
         except RingRiftError as error:
             log.error("sync_lock.announcement_lost", host=host, error=str(error))
 
@@ -308,7 +310,7 @@ class SyncLock:
 
     def __init__(
         self,
-        mutex: SyncMutex,
+        mutex: SyncLocks,
         host: str,
         operation: str,
         *,

@@ -28,7 +28,7 @@ from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.work.job.orders import read_order
 
-__all__ = ["StagingNeed", "TrainingActivityDaemon", "plan_staging"]
+__all__ = ["StagingDaemon", "StagingNeed", "plan_staging"]
 
 INTERVAL_S = 30.0
 TRAIN = "train"
@@ -144,7 +144,7 @@ def _fetches(cluster_view: ClusterView, files: Iterable[Artifact], why: str) -> 
     ]
 
 
-class TrainingActivityDaemon(WakingDaemon):
+class StagingDaemon(WakingDaemon):
     """Sees to it that trainings find their data where they run."""
 
     capability: ClassVar[str] = "training_staging"

@@ -37,7 +37,6 @@ from ringrift.data.transfer.peers import Holdings, SyncStallHandler, TransferHea
 from ringrift.data.transfer.ssh import ProgramMissing
 from ringrift.engine.ports import Blobs, KeyValue
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, StorageFull, Unavailable
-from ringrift.events.router import get_router
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
 
@@ -88,13 +87,13 @@ class TransferService:
         runtime: Runtime,
         *,
         set_aside: SetAside,
-        router: UnifiedEventRouter | None = None,
+        router: UnifiedEventRouter,
         config: TransferConfig | None = None,
     ) -> None:
         self._set_aside = set_aside
         self._transports = {transport.name: transport for transport in transports}
         self._nodes, self._blobs, self._manifest = nodes, blobs, ManifestStore(kv)
-        self._runtime, self._own_router = runtime, router
+        self._runtime, self._router = runtime, router
         self._closing: list[Callable[[], Awaitable[None]]] = []
         self._missing_programs: set[tuple[str, str]] = set()  # (program, where), each said once
         self.config = config or TransferConfig()
@@ -422,10 +421,9 @@ class TransferService:
                 log.warning("transfer.deliveries_not_noted", node=node.name, error=str(error))
 
     def _announce(self, node: DataNode, tally: CallCounts) -> None:
-        router = self._own_router or get_router()
         for event, payload in tally.reports(self._nodes.this.name, node.name):
             try:
                 # Not waited for: whoever hears it may ask for the next transfer, which waits for this one.
-                router.publish_sync(event, payload, NAME)
+                self._router.publish_sync(event, payload, NAME)
             except RingRiftError as error:
                 log.error("transfer.announcement_lost", transfer_event=event, error=str(error))

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from ringrift.engine.blocking import loop_is_running
-from ringrift.errors import ConfigError, PayloadError, Unavailable
+from ringrift.errors import PayloadError, Unavailable
 from ringrift.events.catalog.names import EventTypeValidator, resolve, resolve_alias
 from ringrift.events.catalog.table import (
     ALIASES,
@@ -26,7 +26,7 @@ from ringrift.events.catalog.table import (
     read_rows,
     split_names,
 )
-from ringrift.events.router import get_router
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import system_runtime
 
 PREFIX = "emit_"
@@ -112,7 +112,8 @@ RETRY_DELAYS_S = (0.5, 1.0, 2.0)
 ELO_SIGNIFICANT = 25.0
 """Change of a rating, in Elo, from which it is announced as significant."""
 
-_OPTIMIZATIONS = {"cmaes": "CMAES_TRIGGERED", "nas": "NAS_TRIGGERED"}
+# Where an emitter publishes, and who judges its payload before: asked at each call.
+Sender = Callable[[], tuple[UnifiedEventRouter, EventTypeValidator]]
 
 
 def is_critical_event(event_type: Any) -> bool:
@@ -121,7 +122,9 @@ def is_critical_event(event_type: Any) -> bool:
     return spec is not None and spec.retried
 
 
-def prepare(spec: EmitterSpec, args: Sequence[Any], fields: Mapping[str, Any]) -> tuple[EventSpec, Payload]:
+def prepare(
+    spec: EmitterSpec, args: Sequence[Any], fields: Mapping[str, Any], validator: EventTypeValidator
+) -> tuple[EventSpec, Payload]:
     """Turn the arguments of one call into an event and its payload."""
     name, payload = resolve_alias(spec.publishes, _arguments(spec, args, fields))
     event = CATALOG[name]
@@ -131,7 +134,7 @@ def prepare(spec: EmitterSpec, args: Sequence[Any], fields: Mapping[str, Any]) -
     problems = (*event.missing(payload, demands), *event.wrong_types(payload))
     if problems:
         raise PayloadError(event.name, problems=problems)
-    EventTypeValidator().check_payload(event, payload)
+    validator.check_payload(event, payload)
     return event, payload
 
 
@@ -179,58 +182,64 @@ def follow_ups(event: EventSpec, payload: Payload) -> list[tuple[EventSpec, Payl
     return [(CATALOG["ELO_SIGNIFICANT_CHANGE"], {**kept, "threshold": ELO_SIGNIFICANT})]
 
 
-async def _publish(event: EventSpec, payload: Payload, source: str) -> None:
+async def _publish(router: UnifiedEventRouter, event: EventSpec, payload: Payload, source: str) -> None:
     for delay_s in RETRY_DELAYS_S if event.retried else ():
         try:
-            await get_router().publish(event.name, payload, source)
+            await router.publish(event.name, payload, source)
             return
         except Unavailable:
             await system_runtime().sleep(delay_s)
     # The last attempt is not caught: its error is the caller's.
-    await get_router().publish(event.name, payload, source)
+    await router.publish(event.name, payload, source)
 
 
-def _publish_sync(event: EventSpec, payload: Payload, source: str) -> None:
+def _publish_sync(router: UnifiedEventRouter, event: EventSpec, payload: Payload, source: str) -> None:
     # Inside a loop the delivery is a task, so there is no error here that could be tried again.
     for delay_s in RETRY_DELAYS_S if event.retried and not loop_is_running() else ():
         try:
-            get_router().publish_sync(event.name, payload, source)
+            router.publish_sync(event.name, payload, source)
             return
         except Unavailable:
             asyncio.run(system_runtime().sleep(delay_s))
-    get_router().publish_sync(event.name, payload, source)
+    router.publish_sync(event.name, payload, source)
 
 
-async def emit(spec: EmitterSpec, args: Sequence[Any], fields: Mapping[str, Any], source: str) -> bool:
+async def emit(
+    sender: Sender, spec: EmitterSpec, args: Sequence[Any], fields: Mapping[str, Any], source: str
+) -> bool:
     """Publish; True once every local subscriber has been served."""
-    event, payload = prepare(spec, args, fields)
+    router, validator = sender()
+    event, payload = prepare(spec, args, fields, validator)
     for item, values in [(event, payload), *follow_ups(event, payload)]:
-        await _publish(item, values, source)
+        await _publish(router, item, values, source)
     return True
 
 
-def emit_sync(spec: EmitterSpec, args: Sequence[Any], fields: Mapping[str, Any], source: str) -> bool:
+def emit_sync(
+    sender: Sender, spec: EmitterSpec, args: Sequence[Any], fields: Mapping[str, Any], source: str
+) -> bool:
     """Publish from a function that cannot wait; True once the event is on its way.
 
     Without a running loop that means delivered. Inside one, the router delivers it as a task of its own.
     """
-    event, payload = prepare(spec, args, fields)
+    router, validator = sender()
+    event, payload = prepare(spec, args, fields, validator)
     for item, values in [(event, payload), *follow_ups(event, payload)]:
-        _publish_sync(item, values, source)
+        _publish_sync(router, item, values, source)
     return True
 
 
-def make_async_emitter(spec: EmitterSpec) -> Callable[..., Awaitable[bool]]:
+def make_async_emitter(spec: EmitterSpec, sender: Sender) -> Callable[..., Awaitable[bool]]:
     async def emitter(*args: Any, source: str = "", **fields: Any) -> bool:
-        return await emit(spec, args, fields, source)
+        return await emit(sender, spec, args, fields, source)
 
     _describe(emitter, spec, f"emit_{spec.name}")
     return emitter
 
 
-def make_sync_emitter(spec: EmitterSpec) -> Callable[..., bool]:
+def make_sync_emitter(spec: EmitterSpec, sender: Sender) -> Callable[..., bool]:
     def emitter(*args: Any, source: str = "", **fields: Any) -> bool:
-        return emit_sync(spec, args, fields, source)
+        return emit_sync(sender, spec, args, fields, source)
 
     _describe(emitter, spec, f"emit_{spec.name}_sync")
     return emitter
@@ -248,21 +257,3 @@ def _describe(emitter: Callable[..., Any], spec: EmitterSpec, name: str) -> None
     emitter.__name__ = emitter.__qualname__ = name
     emitter.__doc__ = f"Publish {spec.event.name}; further fields by keyword."
     vars(emitter)["__signature__"] = Signature(parameters, return_annotation=bool)
-
-
-async def emit_generic_event(
-    event_type: Any, payload: Mapping[str, Any] | None = None, source: str = ""
-) -> bool:
-    """Publish any event, known to the catalog or not, as the router takes it."""
-    await get_router().publish(event_type, dict(payload or {}), source)
-    return True
-
-
-async def emit_optimization_triggered(
-    optimization_type: Literal["cmaes", "nas"], run_id: str, reason: str, *, source: str = "", **fields: Any
-) -> bool:
-    """Publish CMAES_TRIGGERED or NAS_TRIGGERED."""
-    if optimization_type not in _OPTIMIZATIONS:
-        raise ConfigError(f"optimization_type is {optimization_type!r}; it must be cmaes or nas")
-    spec = EMITTERS[_OPTIMIZATIONS[optimization_type].lower()]
-    return await emit(spec, (), {**fields, "run_id": run_id, "reason": reason}, source)

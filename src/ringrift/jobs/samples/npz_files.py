@@ -290,10 +290,8 @@ class SampleWriter:
         self._digests["policy_offsets"] = digest
 
     def _open_member(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> IO[bytes]:
-        # A member without a time of its own makes the same samples the same bytes.
-        info = zipfile.ZipInfo(f"{name}.npy")
-        info.compress_type = self._zip.compression
-        member = self._zip.open(info, "w", force_zip64=True)
+        # By name: a `ZipInfo` would not be packed as the archive is. No time: the same makes the same bytes.
+        member = self._zip.open(f"{name}.npy", "w", force_zip64=True)
         header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(member, header)
         return member

@@ -411,6 +411,7 @@ def _root_values(blobs: Sequence[bytes | None], *, players: int) -> Floats:
 
 def _check_words(game: Row, players: Sequence[Row]) -> None:
     """Names end up in reports, in logs and on terminals."""
-    for words in (game[:2], game[4:5], game[9:10], game[11:14], *(row[1:4] for row in players)):
-        if odd := [word for word in words if word is not None and not word.isprintable()]:
-            raise Undecodable(f"a name with characters that cannot be printed: {odd[0][:40]!r}")
+    words = [*game[:2], game[4], game[9], *game[11:14], *(word for row in players for word in row[1:4])]
+    if not "".join([word for word in words if word is not None]).isprintable():
+        odd = next(word for word in words if word is not None and not word.isprintable())
+        raise Undecodable(f"a name with characters that cannot be printed: {odd[:40]!r}")

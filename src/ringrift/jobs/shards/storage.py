@@ -143,7 +143,7 @@ class ShardReader:
         found, moves, size = self._db.execute(_MOVES, row[:1]), [], 0
         while some := found.fetchmany(MOVES_AT_ONCE):
             moves += some
-            size += sum([len(policy or b"") + len(values or b"") for *_, policy, values in some])
+            size += sum([len(row[-2] or b"") + len(row[-1] or b"") for row in some])  # policy and values
             if len(moves) > MOVES_MAX or size > GAME_BYTES_MAX:
                 raise Undecodable(f"more than {MOVES_MAX} moves, or policies of {GAME_BYTES_MAX} bytes")
         return GameRows(row, players, moves, size + MOVE_BYTES * len(moves))

@@ -19,9 +19,9 @@ from ringrift.learning.facts.records import Shard, ShardState
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import check_store
 from ringrift.learning.plan.evaluation import open_candidates
-from ringrift.learning.plan.recomputation import suspect_since, why_distrusted
-from ringrift.learning.plan.snapshot import EXTRA_STAGES, STAGES
+from ringrift.learning.plan.orders import EXTRA_STAGES, STAGES
 from ringrift.learning.plan.stages import breaker_gate, slot_of
+from ringrift.learning.plan.trust import suspect_since, why_distrusted
 from ringrift.settings import Settings
 from ringrift.work.job.folder import role_of
 

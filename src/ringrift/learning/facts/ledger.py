@@ -23,8 +23,8 @@ from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import AlreadyExists, Conflict, Corrupt
 from ringrift.learning.facts.facts import AnyFact
+from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.state import ConfigState, fold
-from ringrift.learning.facts.window import BucketRules
 
 PREFIX = "learning/fact/"
 CONFIGS = "learning/config/"

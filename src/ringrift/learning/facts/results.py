@@ -16,8 +16,18 @@ import msgspec
 
 from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError
-from ringrift.learning.facts.records import Match, Model, ModelState, Samples, Shard, ShardState, Unfinished
-from ringrift.learning.facts.trust import Comparison, Vote, is_recalled
+from ringrift.learning.facts.records import (
+    Comparison,
+    Match,
+    Model,
+    ModelState,
+    Samples,
+    Shard,
+    ShardState,
+    Unfinished,
+    Vote,
+    is_recalled,
+)
 from ringrift.work.job.orders import INPUTS, RINGRIFT_PROGRAM, JobArtifact, JobOrder, JobReport
 
 if TYPE_CHECKING:

@@ -33,15 +33,25 @@ from ringrift.learning.facts.facts import (
     WorkerResumed,
     WorkerSetAside,
 )
-from ringrift.learning.facts.records import Match, Model, ModelState, Samples, Shard, ShardState, Unfinished
-from ringrift.learning.facts.trust import (
+from ringrift.learning.facts.records import (
+    BucketRules,
     Comparison,
+    Match,
+    Model,
+    ModelState,
+    Samples,
     SetAside,
+    Shard,
+    ShardState,
+    TrainBucket,
+    Unfinished,
     WorkerStanding,
     are_games_recalled,
+    earn,
     is_recalled,
+    spend,
+    withdraw,
 )
-from ringrift.learning.facts.window import BucketRules, TrainBucket, earn, spend, withdraw
 from ringrift.work.job.orders import JobOrder
 
 STUDENTS = ("distillation", "small_net")  # purposes of trainings beside the line of champions

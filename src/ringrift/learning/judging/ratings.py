@@ -1,16 +1,14 @@
-"""How strong each participant of a config is, recomputed from all its matches.
-
-A pool holds the matches of one number of players and one search setting: ratings of different pools have
-nothing to do with each other. A model takes part under the hash of its weights, so no rating passes to
-another file of the same name. One baseline, the random player, is pinned; the nominal ratings of the others
-are only where the fit starts to believe (see docs/ratings.md).
+"""How strong each participant of a config is, and where that goes: ratings, the trend of a window of
+measurements, whether a config has stopped getting stronger, and how far it has fallen behind its best. Pure.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
 from functools import lru_cache
 from itertools import zip_longest
 from math import hypot, inf, log2
@@ -18,7 +16,14 @@ from math import hypot, inf, log2
 import msgspec
 
 from ringrift.learning.facts.records import Match
+from ringrift.learning.run_status import Curve
 from ringrift.statistics.ratings import Z_95, Contest, JointFit, Prior, fit, rankings_among_copies
+
+# Ratings, recomputed from all matches. A pool holds the matches of one number of players and one search
+# setting: ratings of different pools have nothing to do with each other. A model takes part under the hash
+# of its weights, so no rating passes to another file of the same name. One baseline, the random player, is
+# pinned; the nominal ratings of the others are only where the fit starts to believe (see docs/ratings.md).
+
 
 PINNED = "random"
 BASELINES = frozenset({"random", "heuristic", "mcts"})
@@ -244,3 +249,394 @@ def _first_seen(table: Iterable[_Row]) -> dict[str, float]:
         for name in (row.first, row.second):
             seen[name] = min(row.since_s, seen.get(name, inf))
     return seen
+
+
+# What a window of measurements says: trend, plateau, regression, anomaly.
+#
+# Slopes come from a regression around the means, with the error of the slope. Raw epoch seconds have ten
+# digits before the point; unless they are centred first, a slope over a minute is lost in rounding.
+
+
+WINDOW_POINTS = 100
+PLATEAU_POINTS = 10
+PLATEAU_GAIN = 0.001
+REGRESSION_SHARE = 0.05  # off the best
+ANOMALY_SD = 3.0
+ANOMALY_POINTS_MIN = 10
+SIGNIFICANT = 1.96  # errors that a slope must be away from 0
+
+
+class TrendDirection(StrEnum):
+    """Where a metric goes."""
+
+    IMPROVING = "improving"
+    DEGRADING = "degrading"
+    STABLE = "stable"  # no slope that stands out from the noise
+    PLATEAU = "plateau"  # the best is old
+    UNKNOWN = "unknown"  # too few points
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A fitted line: value at the mean of x, slope, and the standard error of the slope."""
+
+    slope: float
+    error: float
+    mean_x: float
+    mean_y: float
+    points: int
+
+    @property
+    def significance(self) -> float:
+        """How many errors the slope is from 0."""
+        if self.slope == 0.0:
+            return 0.0
+        return math.copysign(math.inf, self.slope) if self.error == 0.0 else self.slope / self.error
+
+
+def fit_line(xs: Sequence[float], ys: Sequence[float], errors: Sequence[float] | None = None) -> Line | None:
+    """Fit a line around the means; None if the points have no width in x.
+
+    *errors* are the standard errors of *ys*. The slope's error is then at least what they alone make.
+    """
+    count = len(xs)
+    if count < 2 or len(ys) != count:
+        return None
+    weights = [1.0] * count if errors is None else [1.0 / max(error, 1e-9) ** 2 for error in errors]
+    total = math.fsum(weights)
+    mean_x = xs[0] + math.fsum(w * (x - xs[0]) for w, x in zip(weights, xs, strict=True)) / total
+    mean_y = math.fsum(w * y for w, y in zip(weights, ys, strict=True)) / total
+    width = math.fsum(w * (x - mean_x) ** 2 for w, x in zip(weights, xs, strict=True))
+    if width <= 0.0 or not math.isfinite(width):
+        return None
+    shared = math.fsum(w * (x - mean_x) * (y - mean_y) for w, x, y in zip(weights, xs, ys, strict=True))
+    slope = shared / width
+    left = math.fsum(
+        w * (y - mean_y - slope * (x - mean_x)) ** 2 for w, x, y in zip(weights, xs, ys, strict=True)
+    )
+    scatter = math.sqrt(left / (count - 2) / width) if count > 2 else math.inf
+    known = math.sqrt(1.0 / width) if errors is not None else 0.0
+    return Line(
+        slope, known if count == 2 and errors is not None else max(scatter, known), mean_x, mean_y, count
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAnalysis:
+    """Everything a window says at once."""
+
+    points: int
+    current: float | None
+    best: float | None
+    direction: TrendDirection
+    slope: float  # per unit of the given times, or per point
+    slope_error: float
+    points_since_best: int
+    is_plateau: bool
+    is_regression: bool
+    regression_share: float  # how far the newest value is off the best, as a share of it
+    is_anomaly: bool
+    deviations: float  # of the newest value from the ones before it, in standard deviations
+
+
+def analyse(
+    values: Sequence[float], times: Sequence[float] | None = None, *, higher_is_better: bool = True
+) -> WindowAnalysis:
+    """Judge the last `WINDOW_POINTS` of *values*, oldest first."""
+    window = list(values[-WINDOW_POINTS:])
+    when = list(times[-WINDOW_POINTS:]) if times is not None else [float(at) for at in range(len(window))]
+    if not window:
+        return WindowAnalysis(
+            0, None, None, TrendDirection.UNKNOWN, 0.0, 0.0, 0, False, False, 0.0, False, 0.0
+        )
+    best, since = _best(window, higher_is_better=higher_is_better)
+    line = fit_line(when, window)
+    off = regression_share(window, higher_is_better=higher_is_better)
+    flat = since >= PLATEAU_POINTS
+    deviations = deviation(window)
+    return WindowAnalysis(
+        points=len(window),
+        current=window[-1],
+        best=best,
+        direction=_direction(line, flat=flat, higher_is_better=higher_is_better),
+        slope=line.slope if line else 0.0,
+        slope_error=line.error if line and math.isfinite(line.error) else 0.0,
+        points_since_best=since,
+        is_plateau=flat,
+        is_regression=off > REGRESSION_SHARE,
+        regression_share=off,
+        is_anomaly=abs(deviations) > ANOMALY_SD,
+        deviations=deviations,
+    )
+
+
+def trend(
+    values: Sequence[float], times: Sequence[float] | None = None, *, higher_is_better: bool = True
+) -> TrendDirection:
+    return analyse(values, times, higher_is_better=higher_is_better).direction
+
+
+def is_plateau(values: Sequence[float], *, higher_is_better: bool = True) -> bool:
+    """Whether the last ten points brought no gain of a thousandth."""
+    return _best(values[-WINDOW_POINTS:], higher_is_better=higher_is_better)[1] >= PLATEAU_POINTS
+
+
+def regression_share(values: Sequence[float], *, higher_is_better: bool = True) -> float:
+    """How far the newest value is off the best one, as a share of it; 0 at the best."""
+    if not values:
+        return 0.0
+    best = max(values) if higher_is_better else min(values)
+    off = best - values[-1] if higher_is_better else values[-1] - best
+    return off / abs(best) if best else 0.0
+
+
+def deviation(values: Sequence[float]) -> float:
+    """Standard deviations between the newest value and those before it; 0 if that cannot be told."""
+    before = values[-WINDOW_POINTS:-1]
+    if len(before) + 1 < ANOMALY_POINTS_MIN:
+        return 0.0
+    mean = math.fsum(before) / len(before)
+    spread = math.sqrt(math.fsum((value - mean) ** 2 for value in before) / (len(before) - 1))
+    if spread <= 1e-12 * max(1.0, abs(mean)):  # a constant says nothing about what is usual
+        return 0.0
+    return (values[-1] - mean) / spread
+
+
+def _best(values: Sequence[float], *, higher_is_better: bool) -> tuple[float | None, int]:
+    """The best value, and how many points ago something better by `PLATEAU_GAIN` last came."""
+    if not values:
+        return None, 0
+    sign = 1.0 if higher_is_better else -1.0
+    best = record = values[0]
+    last = 0
+    for at, value in enumerate(values):
+        best = value if sign * (value - best) > 0 else best
+        if sign * (value - record) > PLATEAU_GAIN:
+            record, last = value, at
+    return best, len(values) - 1 - last
+
+
+def _direction(line: Line | None, *, flat: bool, higher_is_better: bool) -> TrendDirection:
+    if line is None or line.points < 3:
+        return TrendDirection.UNKNOWN
+    if abs(line.significance) >= SIGNIFICANT:
+        rising = (line.slope > 0) == higher_is_better
+        # A curve that rose at first and is flat since is a plateau, whatever the line through all of it says.
+        if not (rising and flat):
+            return TrendDirection.IMPROVING if rising else TrendDirection.DEGRADING
+    return TrendDirection.PLATEAU if flat else TrendDirection.STABLE
+
+
+# Whether a config has stopped getting stronger, and what the plan should do about it.
+#
+# A plateau is found in two ways: the ratings by rows have no slope that stands out, or one candidate after
+# another is refused by the promotion test. The answer grows with the length of the plateau, so that a short
+# one costs little and a long one is not answered by the same again.
+
+
+POINTS_MIN = 6  # of the rating curve
+POINTS_WINDOW = 10
+GAIN_MIN = 15.0  # rating points over the window below which it counts as flat
+SIGNIFICANT_GAIN = 1.64
+REFUSED_MIN = 5  # candidates in a row
+LEVEL_MAX = 3
+CURVE_Z = 1.96  # rounded, as in decisions that are to be made again from the same facts
+
+
+class PlateauFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A plateau, and what it changes. The multipliers are for the plan to apply."""
+
+    level: int  # 1 to 3: how many windows it lasts
+    reason: str
+    rows_since: int  # rows from which on nothing was gained
+    gain: float  # rating points over the window, by the fitted line
+    gain_error: float
+    refused: int  # candidates since the last promotion
+    exploration: float  # wider search in self-play
+    learning_rate: float  # smaller steps
+    simulations: float  # better targets
+    share: float  # of self-play
+    advice: str
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    exploration: float
+    learning_rate: float
+    simulations: float
+    share: float
+    advice: str
+
+
+# Level 1 asks for other games, level 2 also for smaller steps, level 3 also for better targets and a search
+# for better parameters. None takes anything away from the config: a plateau that starves a config never ends.
+_ANSWERS = (
+    _Answer(1.2, 1.0, 1.0, 1.1, "explore more in self-play"),
+    _Answer(1.35, 0.5, 1.0, 1.1, "explore more, and train with half the learning rate"),
+    _Answer(
+        1.5, 0.25, 1.5, 1.1, "explore more, train with smaller steps, search deeper, and tune the parameters"
+    ),
+)
+
+
+def plateau(curve: Sequence[Curve], *, rows: int = 0, refused: int = 0) -> PlateauFinding | None:
+    """Judge *curve*, ordered by rows. *refused* candidates came since the last one; *rows* are there now."""
+    points = sorted(curve, key=lambda point: point.rows)
+    stalled = refused // REFUSED_MIN
+    flat = _flat_windows(points)
+    level = min(LEVEL_MAX, max(stalled, flat))
+    if not level:
+        return None
+    gain, error = _gain(points[-POINTS_WINDOW:])
+    since = _since(points, flat=flat, rows=rows)
+    answer = _ANSWERS[level - 1]
+    why = []
+    if stalled:
+        why.append(f"{refused} candidates in a row were refused")
+    if flat:
+        shown = min(len(points), POINTS_WINDOW)
+        why.append(f"{gain:+.0f} ± {CURVE_Z * error:.0f} rating points over the last {shown} models")
+    return PlateauFinding(
+        level=level,
+        reason=f"plateau: {' and '.join(why)}; {answer.advice}",
+        rows_since=since,
+        gain=round(gain, 2),
+        gain_error=round(error, 2),
+        refused=refused,
+        exploration=answer.exploration,
+        learning_rate=answer.learning_rate,
+        simulations=answer.simulations,
+        share=answer.share,
+        advice=answer.advice,
+    )
+
+
+def _flat_windows(points: Sequence[Curve]) -> int:
+    """For how many windows in a row, the newest first, the curve is flat."""
+    flat = 0
+    end = len(points)
+    while flat < LEVEL_MAX and end >= POINTS_MIN:
+        window = points[max(0, end - POINTS_WINDOW) : end]
+        if not _is_flat(window):
+            break
+        flat += 1
+        end -= POINTS_WINDOW
+    return flat
+
+
+def _is_flat(window: Sequence[Curve]) -> bool:
+    """No gain that matters, and none that stands out from the intervals."""
+    gain, error = _gain(window)
+    return len(window) >= POINTS_MIN and gain < GAIN_MIN and gain < SIGNIFICANT_GAIN * error
+
+
+def _gain(window: Sequence[Curve]) -> tuple[float, float]:
+    """The rise of the fitted line over the window, and its standard error."""
+    errors = [max(1.0, (point.high - point.low) / (2 * CURVE_Z)) for point in window]
+    line = fit_line([float(point.rows) for point in window], [point.rating for point in window], errors)
+    if line is None:
+        return 0.0, 0.0
+    span = window[-1].rows - window[0].rows
+    return line.slope * span, line.error * span
+
+
+def _since(points: Sequence[Curve], *, flat: int, rows: int) -> int:
+    if not points:
+        return 0
+    if not flat:
+        return points[-1].rows
+    return min(points[max(0, len(points) - flat * POINTS_WINDOW)].rows, rows or points[-1].rows)
+
+
+# How far a config has fallen behind its best, and how bad that is.
+#
+# Severity goes by rating points or by win rate, whichever says more, and only with enough games behind it.
+# Two regressions in a row count one level higher.
+
+
+REGRESSION_GAMES_MIN = 50
+ESCALATE_AFTER = 2
+ACT_AFTER = 3  # in a row: a rollback is advised whatever the severity
+
+
+class RegressionSeverity(IntEnum):
+    """Ordered: more is worse."""
+
+    NONE = 0
+    MINOR = 1
+    MODERATE = 2
+    SEVERE = 3
+    CRITICAL = 4
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+RATING_DROPS = (20.0, 35.0, 50.0, 75.0)
+WIN_RATE_DROPS = (0.05, 0.075, 0.10, 0.15)
+
+
+class RegressionFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """A drop, with what it was measured by."""
+
+    severity: RegressionSeverity
+    model: str | None
+    rating: float
+    best: float
+    drop: float  # rating points off the best
+    drop_error: float  # standard error of that
+    in_a_row: int
+    reason: str
+
+    @property
+    def needs_rollback(self) -> bool:
+        return self.severity >= RegressionSeverity.SEVERE or self.in_a_row >= ACT_AFTER
+
+
+def severity_of(drop: float, steps: Sequence[float] = RATING_DROPS) -> RegressionSeverity:
+    return RegressionSeverity(sum(drop >= step for step in steps))
+
+
+def win_rate_severity(before: float, now: float, *, games: int) -> RegressionSeverity:
+    """Severity of a fall of a win rate; too few games say nothing."""
+    return (
+        severity_of(before - now, WIN_RATE_DROPS)
+        if games >= REGRESSION_GAMES_MIN
+        else RegressionSeverity.NONE
+    )
+
+
+def regression(curve: Sequence[Curve], *, in_a_row_before: int = 0) -> RegressionFinding | None:
+    """Judge the newest point of *curve* against the best before it.
+
+    A drop within its error is none, however large it looks: small pools have wide intervals. The error is
+    that of the difference, where the curve has it: ratings of one fit move together.
+    """
+    if len(curve) < 2:
+        return None
+    newest = curve[-1]
+    best = max(curve[:-1], key=lambda point: point.rating)
+    drop = best.rating - newest.rating
+    error = best.newest_difference_error
+    if error is None:
+        error = math.hypot(_error(best), _error(newest))
+    severity = severity_of(drop)
+    if severity is RegressionSeverity.NONE or drop < CURVE_Z * error:
+        return None
+    in_a_row = in_a_row_before + 1
+    if in_a_row >= ESCALATE_AFTER:
+        severity = RegressionSeverity(min(RegressionSeverity.CRITICAL, severity + 1))
+    return RegressionFinding(
+        severity=severity,
+        model=newest.model,
+        rating=newest.rating,
+        best=best.rating,
+        drop=drop,
+        drop_error=error,
+        in_a_row=in_a_row,
+        reason=f"{drop:.0f} ± {CURVE_Z * error:.0f} rating points below {best.model[:12]}",
+    )
+
+
+def _error(point: Curve) -> float:
+    return (point.high - point.low) / (2 * CURVE_Z)

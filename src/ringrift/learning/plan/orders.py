@@ -1,29 +1,167 @@
-"""The jobs that a config may need next, each as an order that a worker can carry out alone."""
+"""What a plan looks at, what it says, and the jobs that a config may need next, each as an order that a
+worker can carry out alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil, sqrt
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
-from ringrift.decoding import convert_to
+from ringrift.decoding import convert_to, decode_as
+from ringrift.engine.encoding import UNREADABLE
+from ringrift.engine.ports import KeyValue
+from ringrift.errors import Corrupt
 from ringrift.learning.facts.facts import AnyFact, Blocked, Noted
-from ringrift.learning.facts.records import Model, Samples, Shard, ShardState, Unfinished
+from ringrift.learning.facts.records import (
+    Model,
+    Samples,
+    Shard,
+    ShardState,
+    Unfinished,
+    base_rows,
+    rows_missing,
+)
 from ringrift.learning.facts.results import CHECKPOINT_FILE, WEIGHTS_SUFFIX, ordered_games, player_text
-from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.facts.window import base_rows, rows_missing
+from ringrift.learning.facts.state import ConfigState, stage_of
+from ringrift.learning.judging.feedback import NEUTRAL, Feedback, RatingCurves
 from ringrift.learning.judging.promotion import Pairing
 from ringrift.learning.models import kept_checkpoint
 from ringrift.learning.plan.rules import CascadeRules, LearningRules, TargetRules, play_rules, target_rules
-from ringrift.learning.plan.stages import PER_ORCHESTRATOR, is_stopped
-from ringrift.learning.run_status import Curve
-from ringrift.learning.tuning import tuned_search
+from ringrift.learning.plan.stages import PER_ORCHESTRATOR, Gate, is_stopped
+from ringrift.learning.run_status import EXPLAIN_PREFIX, Curve
+from ringrift.learning.tuning import tuned_rules, tuned_search
 from ringrift.statistics.match_evidence import FloorTest, SequentialTest
 from ringrift.work.job.orders import INPUTS, OUT, RINGRIFT_PROGRAM, JobOrder
 from ringrift.work.shares import board_and_players
+
+STAGES = ("selfplay", "validate", "export", "train", "evaluate")
+TUNING = "tuning"  # only in what is said: what searches found, and whether it is in force
+# What a config can do without; it is ordered when nothing of the same share is wanted more.
+EXTRA_STAGES = ("recompute", "tournament", "diagnose", "distillation", "small_net")
+PRIORITIES = {"train": 100, "validate": 95, "export": 90, "evaluate": 85, "selfplay": 75}
+PRIORITY_EXTRA = 80  # above games, of which one always waits
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a plan may depend on."""
+
+    state: ConfigState
+    rules: LearningRules
+    now_s: float
+    paused: str | None = None  # the reason
+    feedback: Feedback = NEUTRAL
+    rating: float | None = None  # of the champion
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Work to order as soon as somebody can do it."""
+
+    kind: str
+    order: JobOrder
+    reason: str
+
+    @property
+    def stage(self) -> str:
+        return stage_of(self.kind, self.order.purpose)
+
+    @property
+    def priority(self) -> int:
+        return priority_of(self.stage)
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a stage does or does not do something now."""
+
+    stage: str
+    will: bool
+    reason: str
+    until_s: float | None = None
+    paused: bool = False  # it waits because somebody paused it
+
+
+async def read_explanations(kv: KeyValue, config: str) -> list[Explanation]:
+    """Return what the plan last said of the stages of *config*; empty if it has said nothing."""
+    key = EXPLAIN_PREFIX + quote(config, safe="")
+    entry = await kv.get(key)
+    if entry is None:
+        return []
+    try:
+        return decode_as(entry.value, list[Explanation])
+    except UNREADABLE as error:
+        raise Corrupt(
+            key, found=f"no explanation of this version: {error}", advice="`ringrift run` writes it anew"
+        ) from None
+
+
+@dataclass(slots=True)
+class ConfigPlan:
+    """What follows from a snapshot."""
+
+    decided: list[AnyFact] = field(default_factory=list)
+    wanted: list[Wanted] = field(default_factory=list)
+    explanations: list[Explanation] = field(default_factory=list)
+    rows_collected: int = 0  # that no training was offered, and that are no backlog
+    games_collected: int = 0  # that are not checked, and are no backlog either
+
+    def say(self, stage: str, reason: str, *, will: bool = False, until_s: float | None = None) -> None:
+        self.explanations.append(Explanation(stage=stage, will=will, reason=reason, until_s=until_s))
+
+    def say_closed(self, stage: str, gate: Gate) -> None:
+        self.explanations.append(
+            Explanation(stage=stage, will=False, reason=gate.reason, until_s=gate.until_s, paused=gate.paused)
+        )
+
+    def want(self, kind: str, order: JobOrder, reason: str) -> None:
+        wanted = Wanted(kind, order, reason)
+        self.wanted.append(wanted)
+        self.say(wanted.stage, reason, will=True)
+
+
+def priority_of(stage: str) -> int:
+    return PRIORITIES.get(stage, PRIORITY_EXTRA)
+
+
+def is_running(snapshot: Snapshot, made: ConfigPlan, stage: str) -> bool:
+    """Whether a job of *stage* is open; the plan then says which."""
+    jobs = snapshot.state.open_of(stage)
+    if jobs:
+        made.say(stage, f"{jobs[0].job_id} is under way: {jobs[0].reason}")
+    return bool(jobs)
+
+
+# How a config is looked at before it is planned for; the replay looks in the same way as the loop.
+
+
+def outlook(
+    state: ConfigState,
+    rules: LearningRules,
+    curves: RatingCurves,
+    *,
+    now_s: float,
+    paused: str | None = None,
+) -> Snapshot:
+    """All that the plan of *state* depends on now."""
+    curve = curves.of(state)
+    rating = next((point.rating for point in reversed(curve) if point.model == state.champion), None)
+    return Snapshot(state, rules_in_force(state, rules), now_s, paused, curves.feedback(state), rating)
+
+
+def rules_in_force(state: ConfigState, rules: LearningRules) -> LearningRules:
+    """The rules with what searches found, and with the price that a row has now."""
+    tuned = tuned_rules(state, rules)
+    if state.price == 1.0:
+        return tuned
+    priced = msgspec.structs.replace(tuned.bucket, steps_per_row=tuned.bucket.steps_per_row * state.price)
+    return msgspec.structs.replace(tuned, bucket=priced)
+
 
 # Where the first network of a config may begin: with the champion of another config of the run.
 #

@@ -23,18 +23,28 @@ from ringrift.learning.facts.facts import (
     Rejected,
     Staged,
 )
-from ringrift.learning.facts.records import Model, ModelState, Shard, ShardState
+from ringrift.learning.facts.records import (
+    BucketRules,
+    Model,
+    ModelState,
+    Shard,
+    ShardState,
+    rows_missing,
+    steps_to_train,
+)
 from ringrift.learning.facts.results import OUTSIDE
 from ringrift.learning.facts.state import ConfigState, OpenJob
-from ringrift.learning.facts.window import BucketRules, rows_missing, steps_to_train
 from ringrift.learning.models import kept_checkpoint, not_needed
-from ringrift.learning.plan.current_network import decided_generator, decided_reset, who_plays
-from ringrift.learning.plan.diagnosis import plan_diagnosis
-from ringrift.learning.plan.evaluation import plan_judgement, plan_tournament
+from ringrift.learning.plan.evaluation import decided_generator, plan_judgement, plan_tournament, who_plays
 from ringrift.learning.plan.orders import (
+    TUNING,
     CascadeStart,
+    ConfigPlan,
+    Snapshot,
+    Wanted,
     begun_with,
     export_order,
+    is_running,
     rows_without_network,
     selfplay_games,
     selfplay_order,
@@ -42,10 +52,7 @@ from ringrift.learning.plan.orders import (
     validate_order,
     warm_start,
 )
-from ringrift.learning.plan.recall import decided_by_recall, distrusted_models
-from ringrift.learning.plan.recomputation import decided_by_standing, plan_recomputation
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.snapshot import TUNING, ConfigPlan, Snapshot, Wanted, is_running
 from ringrift.learning.plan.stages import (
     AUTO_PROMOTION,
     CASCADE_TRAINING,
@@ -58,17 +65,26 @@ from ringrift.learning.plan.stages import (
     stopped_gate,
     stops_of,
 )
-from ringrift.learning.plan.students import plan_distillation, plan_small_net
-from ringrift.learning.plan.training_data import (
+from ringrift.learning.plan.training import (
     FILES_MAX,
     data_wait,
+    decided_reset,
     fit_shards,
     freshness_note,
     missing_files,
     next_export,
+    plan_distillation,
+    plan_small_net,
     rows_in_window,
     unsampled_shards,
     window_files,
+)
+from ringrift.learning.plan.trust import (
+    decided_by_recall,
+    decided_by_standing,
+    distrusted_models,
+    plan_diagnosis,
+    plan_recomputation,
 )
 from ringrift.learning.tuning import dropped_finding, trials
 from ringrift.work.job.orders import RINGRIFT_PROGRAM

@@ -25,8 +25,10 @@ from ringrift.engine.opening import close_engine, get_engine
 from ringrift.engine.ports import Claim, Claimant, Engine
 from ringrift.engine.work_rules import ENDED
 from ringrift.errors import ConfigError, Conflict, LeaseLost, RingRiftError, Unavailable
-from ringrift.events.router import get_router
+from ringrift.events.dead_letter_queue import ProcessDeadLetters
+from ringrift.events.positions import process_log_connection
 from ringrift.events.tracing import continued, extract
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.files import HeldPath, hold_folder, make_folders, private_umask
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_error, first_of, result_before, system_runtime
@@ -509,7 +511,7 @@ async def _work(config: WorkerConfig, parent: int | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _ask_to_stop, stop, this)
     settings, runtime, engine = get_settings(), system_runtime(), await get_engine()
-    router = get_router()
+    router = _router_of(settings)
     host = JobHost(
         runtime,
         folder=settings.job_dir / HOSTS,
@@ -538,6 +540,16 @@ async def _work(config: WorkerConfig, parent: int | None) -> None:
         await host.close()
         await router.stop()
         await close_engine()
+
+
+def _router_of(settings: Settings) -> UnifiedEventRouter:
+    """The router of this process, for whoever asks the process for it as well."""
+    around = Surroundings(
+        settings=settings, log_connection=process_log_connection(settings), dead_letters=ProcessDeadLetters()
+    )
+    router = UnifiedEventRouter(surroundings=around)
+    process_scope().put(UnifiedEventRouter, router)
+    return router
 
 
 async def _end_with(parent: int | None, task: asyncio.Task[None] | None, runtime: Runtime) -> None:
