@@ -201,28 +201,45 @@ def seconds_of(iso: str) -> float:
 
 
 class DeadLetterStore:
-    """All SQL of the dead letters. Calls block; each is short."""
+    """All SQL of the dead letters. Calls block; each is short. The first letter makes the file."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self._mark = path, path.with_name(path.name + STORED)
+        self._lock, self._slot_lock = threading.Lock(), threading.Lock()
+        self._retriers = RetrierSlots(path, self._free_claims_of)
+        self._is_made = False
+        # Asked before there is a letter, it answers from an empty table in memory: asking makes no files.
+        self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._db.row_factory = sqlite3.Row
+        with translated_errors(path):
+            migrate(self._db, path, _MIGRATIONS)
+        if path.exists() or self._mark.exists():  # a mark without a file: letters are lost, which is said
+            self._open()
+
+    def _open(self) -> None:
+        """Go over to the file, made if it is absent."""
+        path = self.path
         config = SqliteConfig(database=path, blob_dir=path.parent)
         with translated_errors(path):
             create_if_absent(config, _MIGRATIONS)
             fill_if_empty(path, _MIGRATIONS)  # the mark beside it says whether there were letters in it
             # Before the migrations: a database of another program must not be changed.
             check_ours(path)
-            self._db = connect(config)
-            self._db.row_factory = sqlite3.Row
-            check_sound(self._db, path)
-            migrate(self._db, path, _MIGRATIONS)
-            found = self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'dead_letter'").fetchone()
-        self._lock, self._slot_lock = threading.Lock(), threading.Lock()
-        self._retriers = RetrierSlots(path, self._free_claims_of)
+            db = connect(config)
+            db.row_factory = sqlite3.Row
+            check_sound(db, path)
+            migrate(db, path, _MIGRATIONS)
+            found = db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'dead_letter'").fetchone()
         if found is None:
-            self.close()
+            db.close()
             advice = "Nothing was changed. Point RINGRIFT_DLQ_PATH at another file"
             raise ForeignFile(path, found="this database holds no dead letters", advice=advice)
-        self._mark = path.with_name(path.name + STORED)
+        with self._lock:
+            if self._is_made:  # by another thread, meanwhile
+                db.close()
+                return
+            self._db.close()
+            self._db, self._is_made = db, True
         if lost := self._do(self._lost):
             log.error(
                 "dead_letters.lost",
@@ -263,6 +280,8 @@ class DeadLetterStore:
             _seal(db, storable_text(letter.event_id))
             return int(db.execute("SELECT letters FROM stored").fetchone()[0])
 
+        if not self._is_made:
+            self._open()
         self._write_mark(self._do(work))
 
     def get(self, letter_id: str) -> FailedEvent | None:
@@ -435,6 +454,8 @@ class DeadLetterStore:
 
     def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run *work* in one transaction; the letters of a failed one are untouched."""
+        if not self._is_made and self.path.exists():  # another process has made it
+            self._open()
         with self._lock, translated_errors(self.path):
             # IMMEDIATE: a transaction that reads first and writes later is refused, without a wait, when
             # another process has written in between.

@@ -443,7 +443,23 @@ def test_a_file_that_is_not_ours_is_left_alone(tmp_path):
     assert path.read_bytes() == content
 
 
+def test_a_queue_that_is_only_asked_makes_no_file(tmp_path):
+    queue = DeadLetterQueue(tmp_path / "letters" / "dlq.db")
+    other = DeadLetterQueue(tmp_path / "letters" / "dlq.db")
+    assert queue.get_pending_events() == queue.get_failed_events() == []
+    assert (queue.get_pending_count(), queue.get_stats()["total"], queue.get_event("x")) == (0, 0, None)
+    assert queue.purge_old_events() == queue.abandon_stale(hours=0) == 0
+    assert not queue.make_due("x")
+    assert not queue.drop("x")
+    assert list(tmp_path.iterdir()) == []
+    queue.capture("MY_EVENT", {}, "handler", "broken")
+    assert other.get_pending_count() == queue.get_pending_count() == 1, "from then on it is in the file"
+    queue.close()
+    other.close()
+
+
 def test_a_file_of_a_newer_version_is_left_alone(dlq):
+    dlq.capture("MY_EVENT", {}, "handler", "broken")
     dlq.close()
     db = sqlite3.connect(dlq.db_path)
     db.execute("PRAGMA user_version = 99")
