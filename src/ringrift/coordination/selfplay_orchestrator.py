@@ -154,7 +154,7 @@ class SelfplayOrchestrator(SubscribedCoordinator):
         return [] if store is None else await _history(store, limit)
 
     def is_paused(self) -> tuple[bool, str]:
-        """Whether self-play is held back, and why. A regression holds nothing back: the champion plays on."""
+        """Whether backpressure holds self-play back, and why. `ringrift explain` says what else does."""
         pressure = self._held_back()["backpressure"]
         return (pressure is not None, pressure or "")
 
