@@ -25,7 +25,7 @@ from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine, NewWork, WorkState
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
-from ringrift.work.job.orders import JobOrder, JobReport, read_report
+from ringrift.work.job.protocol import JobOrder, JobReport, read_report
 from ringrift.work.worker.records import live_workers
 
 START_S_MAX = 1.5

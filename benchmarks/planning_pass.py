@@ -26,7 +26,7 @@ from ringrift.learning.facts.ledger import Ledger, remember_config
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
-from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 CONFIG = "square8_2p"

@@ -25,7 +25,7 @@ from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine, NewWork, WorkState
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 from ringrift.work.worker.records import live_workers
 
 SHARE_MIN = 0.97

@@ -22,7 +22,7 @@ from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine, NewWork, WorkItem, WorkState
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
-from ringrift.work.job.orders import JobOrder, read_report
+from ringrift.work.job.protocol import JobOrder, read_report
 from ringrift.work.worker.records import running_jobs
 
 START_S_MAX = 1.0

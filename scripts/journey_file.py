@@ -28,7 +28,7 @@ from ringrift.engine.opening import close_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.process import process_scope
 from ringrift.settings import Settings, load_settings
-from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
 HERE, THERE = "one", "two"
 GAMES = bytes(range(256)) * 40_000  # several chunks

@@ -28,11 +28,10 @@ from ringrift.learning.plan.stages import NEEDED
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, load_settings
-from ringrift.work.durations import DurationStore
 from ringrift.work.job.folder import JobFolders
 from ringrift.work.stages import StageMembers
-from ringrift.work.worker.claim import WorkerContext
-from ringrift.work.worker.events import WorkerEvents
+from ringrift.work.tasks import DurationStore
+from ringrift.work.worker.claim import WorkerContext, WorkerEvents
 from ringrift.work.worker.main import Worker
 from ringrift.work.worker.records import WorkerConfig
 

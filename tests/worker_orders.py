@@ -16,7 +16,7 @@ from ringrift.engine.ports import NewWork
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
 from ringrift.work.job.folder import JobFolders
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 
 WAIT_S = 200  # a busy machine plays slowly
 

@@ -16,7 +16,7 @@ from ringrift.learning.facts.facts import JobEnded, JobIssued
 from ringrift.learning.facts.ledger import Ledger, remember_config
 from ringrift.learning.plan.rules import LearningRules, rules_note
 from ringrift.settings import get_settings
-from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
 CONFIG = "connect_four_2p"
 RULES = LearningRules(hold_out=0.2)

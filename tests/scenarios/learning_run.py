@@ -19,7 +19,7 @@ from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
 from ringrift.testing.simulation import simulate
-from ringrift.work.job.orders import JobArtifact
+from ringrift.work.job.protocol import JobArtifact
 
 __all__ = ["CONFIG", "FOLLOWER", "LearningRun", "lived"]
 

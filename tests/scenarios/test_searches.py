@@ -14,10 +14,9 @@ from ringrift.coordination.optimization_coordinator import get_optimization_coor
 from ringrift.engine.ports import Claimant
 from ringrift.settings import get_settings
 from ringrift.testing.simulation import simulate
-from ringrift.work.durations import DurationStore
 from ringrift.work.job.folder import JobFolders
-from ringrift.work.worker.claim import WorkerContext
-from ringrift.work.worker.events import WorkerEvents
+from ringrift.work.tasks import DurationStore
+from ringrift.work.worker.claim import WorkerContext, WorkerEvents
 from ringrift.work.worker.main import Worker
 from ringrift.work.worker.records import WorkerConfig
 

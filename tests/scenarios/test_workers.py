@@ -20,7 +20,7 @@ from ringrift.engine.ports import NewWork, WorkState
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
 from ringrift.testing.simulation import simulate
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 
 DONE, DEAD, READY = WorkState.DONE, WorkState.DEAD, WorkState.READY
 

@@ -19,7 +19,7 @@ from ringrift.learning.replay import replay
 from ringrift.machine_kind import machine_kind
 from ringrift.runtime import SystemRuntime
 from ringrift.work.job.folder import JobFolder
-from ringrift.work.job.orders import read_report
+from ringrift.work.job.protocol import read_report
 from ringrift.work.worker.records import why_set_aside
 from worker_orders import is_alive, use_command, worker_bench
 

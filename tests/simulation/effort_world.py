@@ -19,7 +19,7 @@ from ringrift.jobs.evaluation.evaluate import GateParams
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.statistics.match_evidence import Evidence, MatchVerdict
-from ringrift.work.job.orders import read_order
+from ringrift.work.job.protocol import read_order
 from ringrift.work.shares import board_and_players
 from ringrift.work.worker.records import WorkerRecord, own_capability, worker_key
 

@@ -19,7 +19,7 @@ from ringrift.learning.plan.rules import LearningRules
 from ringrift.statistics.match_evidence import Evidence, MatchVerdict
 from ringrift.statistics.ratings import place_chances
 from ringrift.testing.simulation import SimulatedRuntime
-from ringrift.work.job.orders import JobArtifact, JobReport, read_order
+from ringrift.work.job.protocol import JobArtifact, JobReport, read_order
 from ringrift.work.shares import board_and_players
 from ringrift.work.worker.records import WorkerRecord, own_capability, why_set_aside, worker_key
 

@@ -23,7 +23,7 @@ from ringrift.learning.facts.facts import GeneratorMoved, JobIssued, Noted, Prom
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.state import stage_of
 from ringrift.learning.judging.promotion import ROLLBACK
-from ringrift.learning.plan import training
+from ringrift.learning.plan import training_data
 from ringrift.learning.plan.orders import outlook
 from ringrift.learning.plan.rules import CascadeRules, StudentRules
 from ringrift.learning.plan.stages import LEVERS
@@ -331,7 +331,7 @@ def test_scores_of_games_count_only_while_quality_monitor_runs():
 
 
 def test_old_games_are_trained_on_only_while_stale_fallback_runs(monkeypatch):
-    monkeypatch.setattr(training, "FRESH_HOURS_MAX", 0.5)
+    monkeypatch.setattr(training_data, "FRESH_HOURS_MAX", 0.5)
 
     async def body(world):
         await world.periods(1.0)
@@ -358,7 +358,7 @@ def test_old_games_are_trained_on_only_while_stale_fallback_runs(monkeypatch):
 
 
 def test_games_that_are_played_anew_end_the_wait_of_a_training_for_them(monkeypatch):
-    monkeypatch.setattr(training, "FRESH_HOURS_MAX", 0.5)
+    monkeypatch.setattr(training_data, "FRESH_HOURS_MAX", 0.5)
 
     async def body(world):
         await world.periods(1.0)

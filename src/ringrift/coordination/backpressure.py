@@ -44,9 +44,8 @@ from ringrift.work.backpressure import (
     next_level,
     read_resources,
 )
-from ringrift.work.durations import DurationStore
 from ringrift.work.queue_monitor import QueueStatus
-from ringrift.work.tasks import RunningTask, TaskRegistry, counted
+from ringrift.work.tasks import DurationStore, RunningTask, TaskRegistry, counted
 
 __all__ = [
     "QUEUE_LIMITS",

@@ -13,15 +13,19 @@ from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.work.durations import (
+from ringrift.work.limits import SpawnVerdict
+from ringrift.work.tasks import (
     DAY_S,
     DEFAULT_DURATIONS_S,
+    INTENSIVE_TYPES,
     DurationEstimate,
     DurationStore,
+    RunningTask,
     TaskOutcome,
+    TaskRegistry,
+    TaskType,
+    task_type_of,
 )
-from ringrift.work.limits import SpawnVerdict
-from ringrift.work.tasks import INTENSIVE_TYPES, RunningTask, TaskRegistry, TaskType, task_type_of
 
 __all__ = [
     "DEFAULT_DURATIONS_S",

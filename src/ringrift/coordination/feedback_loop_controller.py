@@ -49,7 +49,7 @@ from ringrift.learning.judging.feedback import (
     passes_gate,
     quality_of,
 )
-from ringrift.learning.plan.training import freshness_of
+from ringrift.learning.plan.training_data import freshness_of
 from ringrift.learning.situation import Situation, Situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime

@@ -42,7 +42,7 @@ from ringrift.learning.tuning import (
     tuned_rules,
     why_not,
 )
-from ringrift.work.job.orders import JobReport, read_report
+from ringrift.work.job.protocol import JobReport, read_report
 from ringrift.work.worker.records import RunningRecord, running_key
 
 __all__ = [

@@ -27,7 +27,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RunSeen, read_run, run_state
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import STRAINED, ConfigSignals, NodeNotes
-from ringrift.work.job.orders import JobReport, read_report
+from ringrift.work.job.protocol import JobReport, read_report
 from ringrift.work.shares import board_and_players
 from ringrift.work.tasks import (
     ENDS_AT_ONCE,

@@ -1,6 +1,6 @@
 """STALE_FALLBACK: while it runs, a training goes on with what is there when no newer games come.
 
-When it goes on is a rule of the plan (`learning.plan.training`), with this daemon as one of its inputs.
+When it goes on is a rule of the plan (`learning.plan.training_data`), with this daemon as one of its inputs.
 It notes among the facts of a config what the plan cannot know: that a sync failed while a training waits for
 newer games, and which files of the next training are gone. What the facts name and the blobs lack is missing:
 a disk was lost, or a folder was cleaned by hand. No training is ordered with it, and it is said in words.
@@ -24,7 +24,7 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.plan import training_parent
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.stages import STALE_FALLBACK
-from ringrift.learning.plan.training import (
+from ringrift.learning.plan.training_data import (
     Fallback,
     failed_syncs,
     fallback_tier,

@@ -61,7 +61,7 @@ from ringrift.events.handlers import CycleHandler
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime, first_of
 from ringrift.settings import Settings
-from ringrift.work.job.orders import read_order
+from ringrift.work.job.protocol import read_order
 
 # Which games each config was last exported from: read from the ends of work, each of them once.
 

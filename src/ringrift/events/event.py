@@ -270,9 +270,10 @@ class Delivery:
     log_seq: int = 0  # its number in the log of the router; 0: it is not there
     first: Delivery | None = None  # of the chain; None: this one is
     depth: int = 0  # how many deliveries caused it, one the other
-    running: int = 0  # handlers at work: what their context publishes meanwhile belongs to the chain
-    queued: int = 0
-    settled: asyncio.Future[None] | None = None  # what the publisher waits for
+    # Handlers at work: what their context publishes meanwhile belongs to the chain.
+    running: int = field(default=0, init=False)
+    queued: int = field(default=0, init=False)
+    settled: asyncio.Future[None] | None = field(default=None, init=False)  # what the publisher waits for
 
     def queue(self) -> None:
         """One more handler of the chain runs later, and not in the task of its publisher."""

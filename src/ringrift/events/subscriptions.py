@@ -230,8 +230,7 @@ _PROBLEMS_MAX = 1_000  # payload problems remembered, so that each is logged onc
 
 def check_parts(payload: Any, source: Any) -> None:
     """Raises `ConfigError` for a part that no other process could read: it would be skipped there."""
-    # The type first: asking whether something is a mapping costs more than the rest of this.
-    if payload is not None and type(payload) is not dict and not isinstance(payload, Mapping):
+    if payload is not None and not isinstance(payload, Mapping):
         raise ConfigError(f"the payload of an event is {shown(payload)}; it must be a table of fields")
     if source is not None and not isinstance(source, str):
         raise ConfigError(f"the source of an event is {shown(source)}; it must be a text")

@@ -107,15 +107,6 @@ class BusFlags(NamedTuple):
 ALL_BUSES = BusFlags(True, True, True)
 
 
-def flags_of(data_bus: bool, stage_bus: bool, cross_process: bool, /) -> BusFlags:  # noqa: FBT001 - as published
-    """The usual case is one object, so that it is recognised by identity."""
-    return (
-        ALL_BUSES
-        if data_bus and stage_bus and cross_process
-        else BusFlags(data_bus, stage_bus, cross_process)
-    )
-
-
 def as_router_event(found: Any, source: str = "") -> RouterEvent:
     """Take a RouterEvent as it is, and anything with a type and a payload as an event of the data bus."""
     if isinstance(found, RouterEvent):
@@ -217,11 +208,14 @@ class UnifiedEventRouter:
         *event_type* is a name in any spelling, an enum member, or a ready event. The flags can only
         switch off: an event that its catalog entry keeps in the process stays there.
         """
-        flags = flags_of(route_to_data_bus, route_to_stage_bus, route_to_cross_process)
-        check_parts(payload, source)
+        flags = ALL_BUSES  # the usual case is one object, so that it is recognized by identity
+        if not (route_to_data_bus and route_to_stage_bus and route_to_cross_process):
+            flags = BusFlags(route_to_data_bus, route_to_stage_bus, route_to_cross_process)
+        # The types first: asking whether something is a mapping costs more than the rest of this.
+        if type(payload) is not dict or type(source) is not str:
+            check_parts(payload, source)
         if asyncio.get_running_loop() is not self._home.current:
-            content = None if payload is None else dict(payload)
-            return await self._home.at_home(lambda: self.publish(event_type, content, source, *flags))
+            return await self._publish_at_home(event_type, payload, source, flags)
         if payload is None and hasattr(event_type, "event_type"):
             return await self.publish_event(as_router_event(event_type, source), flags)
         runtime = self._runtime
@@ -242,11 +236,20 @@ class UnifiedEventRouter:
         self._seen.note(event_id, runtime.monotonic_s())
         if route.crosses:
             await self._deliver(event, route, flags)
-        else:  # most events are done with at once: no coroutine in between
-            rest = self._dispatch(delivery_of(event), route, self._targets(event, flags))
+        else:  # most events are done with at once: no coroutine in between, and few calls
+            delivery = Delivery(event) if current_delivery.get() is None else delivery_of(event)
+            targets = self._table.targets(route.name)
+            rest = self._dispatch(delivery, route, targets if flags is ALL_BUSES else flags.allow(targets))
             if rest is not None:
                 await rest
         return event
+
+    async def _publish_at_home(
+        self, event_type: Any, payload: Mapping[str, Any] | None, source: str, flags: BusFlags
+    ) -> RouterEvent:
+        # Not in `publish`: what a function within it refers to costs every call of it.
+        content = None if payload is None else dict(payload)
+        return await self._home.at_home(lambda: self.publish(event_type, content, source, *flags))
 
     async def publish_event(self, event: RouterEvent, flags: BusFlags | None = None) -> RouterEvent:
         """Deliver a ready event, unless one with its id was delivered already."""
@@ -320,7 +323,8 @@ class UnifiedEventRouter:
     async def _deliver(self, event: RouterEvent, route: Route, flags: BusFlags) -> None:
         delivery = delivery_of(event)
         # The same targets for append and dispatch: the cursors of exactly these expect the event.
-        targets = self._targets(event, flags)
+        targets = self._table.targets(event.event_type)
+        targets = targets if flags is ALL_BUSES else flags.allow(targets)
         crossing = self._crossing if route.crosses and flags.cross_process else None
         # Stored before any handler runs: after a crash the log brings it to those who had not finished.
         if crossing is not None and not await crossing.append(delivery, targets):
@@ -329,10 +333,6 @@ class UnifiedEventRouter:
         rest = self._dispatch(delivery, route, targets)
         if rest is not None:
             await rest
-
-    def _targets(self, event: RouterEvent, flags: BusFlags) -> Sequence[Subscription]:
-        targets = self._table.targets(event.event_type)
-        return targets if flags is ALL_BUSES else flags.allow(targets)
 
     def _dispatch(
         self, delivery: Delivery, route: Route, targets: Sequence[Subscription]

@@ -32,7 +32,7 @@ from ringrift.learning.facts.high_water import ConfigMark
 from ringrift.learning.facts.ledger import Ledger, fits, known_configs, quoted, remember_config
 from ringrift.learning.facts.records import SetAside
 from ringrift.learning.facts.results import problem_with
-from ringrift.learning.facts.state import STUDENTS, Block, ConfigState, OpenJob
+from ringrift.learning.facts.state import STUDENTS, Block, ConfigState, OpenJob, has_recalled
 from ringrift.learning.judging.feedback import RatingCurves, config_view
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import ChampionPointers
@@ -58,7 +58,6 @@ from ringrift.learning.plan.trust import (
     BY_PLAN,
     DIAGNOSE,
     RECOMPUTE,
-    has_recalled,
     keep_reported,
     shards_behind,
     worker_for,
@@ -77,7 +76,7 @@ from ringrift.learning.requests import (
 from ringrift.learning.training_slots import held_slots
 from ringrift.runtime import Runtime
 from ringrift.work.admission import SpawnGate
-from ringrift.work.job.orders import read_report
+from ringrift.work.job.protocol import read_report
 from ringrift.work.shares import PREPARING, config_shares, slots_for
 from ringrift.work.stages import StageMembers
 from ringrift.work.worker.records import WORKERS, WorkerRecord, live_workers, own_capability, workers_in

@@ -54,7 +54,7 @@ from ringrift.learning.situation import RunningLoop
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
-from ringrift.work.job.orders import SEALED_JOB, USER_PROGRAM, JobArtifact, JobOrder, JobReport, SealedJob
+from ringrift.work.job.protocol import SEALED_JOB, USER_PROGRAM, JobArtifact, JobOrder, JobReport, SealedJob
 from ringrift.work.shares import board_and_players
 
 FOLDER = "intake"  # in the data folder: copies on their way into the blobs

@@ -14,7 +14,7 @@ from ringrift.learning.facts.records import Match, Model, rows_missing, steps_to
 from ringrift.learning.facts.results import ordered_games, participant
 from ringrift.learning.facts.state import ConfigState, OpenJob
 from ringrift.learning.judging.ratings import rate
-from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
 # What an announcement may look at: the state after the fact, the time, and the ratings.
 

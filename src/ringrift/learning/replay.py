@@ -41,7 +41,7 @@ from ringrift.learning.plan.rules import LearningRules, decided_by_other_plans, 
 from ringrift.learning.plan.trust import BY_PLAN, RECALL_ID
 from ringrift.learning.tuning import TOPIC as TUNED_TOPIC
 from ringrift.learning.tuning import is_drop
-from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport, SealedJob
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport, SealedJob
 
 # Whether what a config did follows from what was known.
 #

@@ -24,9 +24,9 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging import promotion
 from ringrift.learning.plan.rules import LearningRules, play_rules
 from ringrift.learning.plan.stages import ARCHITECTURE_FEEDBACK, is_stopped
-from ringrift.learning.plan.training import window_files
+from ringrift.learning.plan.training_data import window_files
 from ringrift.runtime import Runtime
-from ringrift.work.job.orders import INPUTS, OUT, USER_PROGRAM, JobOrder
+from ringrift.work.job.protocol import INPUTS, OUT, USER_PROGRAM, JobOrder
 
 # Records of searches, and when another may begin. Pure.
 

@@ -23,7 +23,7 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.models import read_champion
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.replay import replay
-from ringrift.work.job.orders import JobReport, read_report
+from ringrift.work.job.protocol import JobReport, read_report
 
 TIME_SLACK_S = 5.0  # processes read the clock at different moments
 EVENTS_READ = 100_000

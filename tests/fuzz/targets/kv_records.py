@@ -43,12 +43,11 @@ from ringrift.learning.training_slots import TrainingJob
 from ringrift.learning.tuning import OptimizationRun
 from ringrift.work.admission import StateNotice
 from ringrift.work.backpressure import _read_backlog
-from ringrift.work.durations import Measured
-from ringrift.work.durations import _tasks as read_durations
 from ringrift.work.job.folder import DamagedInput
 from ringrift.work.job.folder import _read as read_damaged_input
-from ringrift.work.tasks import Reservation, RunningTask
+from ringrift.work.tasks import Measured, Reservation, RunningTask
 from ringrift.work.tasks import _task as read_task
+from ringrift.work.tasks import _tasks as read_durations
 from ringrift.work.worker.records import RunningRecord, SetAsideRecord, WorkerRecord
 
 CONFIG = "square8_2p"

@@ -14,7 +14,7 @@ from ringrift.learning.facts.ledger import Ledger, remember_config
 from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.run_status import STATUS_KEY
 from ringrift.testing.sample_run import SampleRun
-from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
 
 def ringrift(*arguments, code=0):

@@ -14,7 +14,7 @@ from ringrift.engine.lock_files import LockFile
 from ringrift.learning.controller import job_id
 from ringrift.process import process_scope
 from ringrift.settings import get_settings
-from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport, SealedJob
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport, SealedJob
 
 CONFIG = "hex8_2p"
 NEVER_HERE = "5" * 64  # samples that `write_models` only tells of

@@ -13,7 +13,7 @@ from ringrift.learning.facts.facts import JobEnded, JobIssued, Promoted
 from ringrift.learning.facts.ledger import Ledger, remember_config
 from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.requests import RecallRequests
-from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
 CONFIG = "square8_2p"
 GOOD, BAD, SAMPLES, FIRST, SECOND = ("a" * 64, "b" * 64, "5" * 64, "1" * 64, "2" * 64)

@@ -10,7 +10,7 @@ from ringrift.learning.facts.ledger import Ledger, read_facts, remember_config
 from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.replay import replay
-from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
 CONFIG = "square8_2p"
 

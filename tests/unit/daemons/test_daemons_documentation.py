@@ -14,7 +14,7 @@ from ringrift.daemons.types import DaemonType
 from ringrift.data.config import AutoSyncConfig
 from ringrift.data.protection.integrity import CleanupRules
 from ringrift.data.protection.replication import ReplicationRules
-from ringrift.learning.plan.training import TIERS_S
+from ringrift.learning.plan.training_data import TIERS_S
 from ringrift.resources.disk import VACUUM_BYTES_MAX
 from ringrift.settings import Settings
 

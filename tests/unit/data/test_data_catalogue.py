@@ -13,7 +13,7 @@ from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import load_settings
-from ringrift.work.job.orders import JobArtifact, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobReport
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from ringrift.jobs.frame import run_job
 from ringrift.jobs.shards.consolidate import CONSOLIDATE
 from ringrift.jobs.shards.schema import create_tables
 from ringrift.jobs.shards.storage import open_shard
-from ringrift.work.job.orders import INPUTS, OUT, JobArtifact, JobOrder, JobReport, read_order
+from ringrift.work.job.protocol import INPUTS, OUT, JobArtifact, JobOrder, JobReport, read_order
 
 CONFIG = "connect_four_2p"
 RULES = ConsolidationRules(games_min=2, shards_min=2)

@@ -32,7 +32,7 @@ from ringrift.engine.ports import NewWork
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.events.event import RouterEvent, to_log
 from ringrift.testing.simulation import simulate
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 
 DIGEST, OTHER = "a" * 64, "b" * 64
 NOW_S = 1_000_000_000.0

@@ -14,7 +14,7 @@ from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.retention import Needs, RetentionRules, held, pin, read_held, read_needs, unpin
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 
 NOW_S = 1_000_000_000.0
 DAY_S = 86_400.0

@@ -34,7 +34,7 @@ from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.status import CoordinatorStatus
-from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
 
 def daemon_of(world, name="a", strategy="auto", **config):

@@ -18,7 +18,7 @@ from ringrift.data.sync.staging import RUNNING, WAITING, node_of
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.work.backpressure import BackpressureLevel
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 
 
 class Wired:

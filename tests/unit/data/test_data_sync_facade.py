@@ -17,7 +17,7 @@ from ringrift.engine.opening import close_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError, StorageFull
 from ringrift.status import CoordinatorStatus
-from ringrift.work.job.orders import JobArtifact, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobReport
 
 
 class WatchedTransfers(DirectTransfers):

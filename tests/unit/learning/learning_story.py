@@ -18,7 +18,7 @@ from ringrift.learning.plan.orders import (
 )
 from ringrift.learning.plan.plan import training_parent
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
 RULES = LearningRules(
     bucket=BucketRules(chunk_steps=4000, cap_steps=40_000, rows_first_min=100),

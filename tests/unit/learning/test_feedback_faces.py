@@ -35,7 +35,7 @@ from ringrift.coordination.quality_monitor_daemon import QualityMonitorDaemon
 from ringrift.coordination.run_coordinator import heard_by
 from ringrift.events.catalog.table import CATALOG
 from ringrift.learning.facts.facts import PRICE_TOPIC, Noted
-from ringrift.learning.plan.training import freshness_of
+from ringrift.learning.plan.training_data import freshness_of
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 

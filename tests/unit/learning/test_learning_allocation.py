@@ -3,7 +3,7 @@
 from ringrift.learning.facts.state import OpenJob
 from ringrift.learning.plan.orders import ConfigPlan
 from ringrift.learning.plan.plan import Capacity, Effort, choose
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 
 
 def wanting(*kinds):

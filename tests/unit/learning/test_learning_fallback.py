@@ -14,7 +14,7 @@ from ringrift.learning.judging.feedback import RatingCurves
 from ringrift.learning.plan.orders import Snapshot, export_order
 from ringrift.learning.plan.plan import plan, training_parent
 from ringrift.learning.plan.stages import stages_note
-from ringrift.learning.plan.training import fallback_tier, good_model, good_samples, next_export
+from ringrift.learning.plan.training_data import fallback_tier, good_model, good_samples, next_export
 from ringrift.learning.situation import Situations
 from ringrift.work.stages import StopReason
 

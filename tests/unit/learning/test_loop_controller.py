@@ -32,7 +32,7 @@ from ringrift.process import process_scope
 from ringrift.settings import Settings
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure import Announced, NodeResources, keep_announced, read_announced
-from ringrift.work.job.orders import JobArtifact, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobReport
 from ringrift.work.stages import StageMembers, why_not_planning
 from ringrift.work.worker.records import WorkerRecord, worker_key
 

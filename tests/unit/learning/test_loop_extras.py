@@ -21,7 +21,7 @@ from ringrift.learning.plan.plan import plan
 from ringrift.learning.plan.stages import breaker_delay_s
 from ringrift.learning.replay import replay
 from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.job.orders import JobReport
+from ringrift.work.job.protocol import JobReport
 
 HOURS = 3600.0
 

@@ -10,7 +10,7 @@ from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.facts.records import BucketRules, Shard, ShardState
 from ringrift.learning.plan.orders import Snapshot, validate_order
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.training import SHARDS_MAX
+from ringrift.learning.plan.training_data import SHARDS_MAX
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 

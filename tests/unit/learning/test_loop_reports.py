@@ -21,7 +21,7 @@ from ringrift.learning.plan.orders import (
 )
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.settings import load_settings
-from ringrift.work.job.orders import JobReport
+from ringrift.work.job.protocol import JobReport
 
 GOOD_MATCH = {"opponent": "random", "games": 10, "wins": 9, "draws": 0, "losses": 1, "score": 0.9}
 

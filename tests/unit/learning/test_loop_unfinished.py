@@ -11,7 +11,7 @@ from ringrift.learning.facts.state import fold
 from ringrift.learning.plan.orders import Snapshot, selfplay_order
 from ringrift.learning.plan.plan import plan
 from ringrift.learning.plan.trust import recall_effect, recompute_order
-from ringrift.work.job.orders import JobReport
+from ringrift.work.job.protocol import JobReport
 
 TIMED = msgspec.structs.replace(RULES, selfplay_program="ringrift", selfplay_slots=8)
 

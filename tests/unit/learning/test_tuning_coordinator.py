@@ -27,7 +27,7 @@ from ringrift.events.catalog.table import CATALOG
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.tuning import Search, TuningStore, order_search, tuned_search
 from ringrift.runtime import SystemRuntime
-from ringrift.work.job.orders import read_order
+from ringrift.work.job.protocol import read_order
 from ringrift.work.worker.records import RunningRecord, running_key
 
 FOUND = {

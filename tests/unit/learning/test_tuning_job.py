@@ -40,7 +40,7 @@ from ringrift.learning.tuning import SEARCH_SETTINGS, tuned_rules
 from ringrift.network.architecture import ModelCard
 from ringrift.network.model import build
 from ringrift.network.storage import save_model
-from ringrift.work.job.orders import INPUTS, OUT, read_order
+from ringrift.work.job.protocol import INPUTS, OUT, read_order
 
 CONFIG = "connect_four_2p"
 WAIT_S = 110

@@ -13,7 +13,7 @@ from ringrift.jobs.frame import convert_params
 from ringrift.jobs.tuning.trials import TuneParams
 from ringrift.learning.facts.facts import Noted, TrainingReset
 from ringrift.learning.plan.orders import export_order, train_order
-from ringrift.learning.plan.training import window_files
+from ringrift.learning.plan.training_data import window_files
 from ringrift.learning.status_view import TUNING
 from ringrift.learning.tuning import (
     SEARCH_FIRST,

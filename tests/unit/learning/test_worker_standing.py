@@ -16,7 +16,7 @@ from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.plan.trust import BY_PERSON, BY_PLAN, suspect_since, worker_for
 from ringrift.learning.status_view import STARTS_SHOWN, start_status, worker_statistics
 from ringrift.settings import load_settings
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 from ringrift.work.worker.records import WorkerRecord
 
 ORDER = JobOrder(config="square8_2p", params={})

@@ -9,7 +9,7 @@ from ringrift.learning.judging.feedback import RatingCurves
 from ringrift.learning.plan.orders import outlook
 from ringrift.learning.plan.plan import plan
 from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.job.orders import JobReport
+from ringrift.work.job.protocol import JobReport
 
 
 class World:

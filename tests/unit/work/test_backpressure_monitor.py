@@ -30,7 +30,7 @@ from ringrift.work.backpressure import (
     look_at_this_machine,
     read_depths,
 )
-from ringrift.work.durations import DurationStore
+from ringrift.work.tasks import DurationStore
 
 IDLE = NodeResources(cpu_percent=5, memory_percent=20, disk_percent=30, disk_free_gb=100, load=0.1, cores=4)
 

@@ -22,17 +22,17 @@ from ringrift.engine.opening import memory_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.testing.simulation import EPOCH_S, SimulatedRuntime, simulate
-from ringrift.work import durations
-from ringrift.work.durations import (
+from ringrift.work import tasks
+from ringrift.work.tasks import (
     TIMEOUT_CEILING_S,
     TIMEOUT_FLOOR_S,
     Measured,
     MeasuredSeries,
+    TaskRegistry,
     estimate,
     percentile_95,
     timeout_s,
 )
-from ringrift.work.tasks import TaskRegistry
 
 DAY_S = 86_400.0
 NOW_S = 100 * DAY_S
@@ -121,7 +121,7 @@ def on_bench(scenario):
 
 
 def test_measurements_are_shared_between_processes_and_bounded(monkeypatch):
-    monkeypatch.setattr(durations, "SERIES_MAX", 5)
+    monkeypatch.setattr(tasks, "SERIES_MAX", 5)
 
     async def scenario(bench):
         others = [bench.new_book() for _ in range(4)]

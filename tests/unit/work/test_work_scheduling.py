@@ -30,7 +30,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RunSeen
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.work.coordinator import heard_by
-from ringrift.work.job.orders import JobArtifact, JobOrder, JobReport
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from worker_world import end_well, say
 from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.errors import Unavailable
 from ringrift.work.job.folder import JobFolder, damaged_inputs
-from ringrift.work.job.orders import SEALED_JOB, read_sealed_job
+from ringrift.work.job.protocol import SEALED_JOB, read_sealed_job
 from ringrift.work.worker.records import live_workers, running_jobs
 
 DONE, DEAD, READY, CLAIMED = WorkState.DONE, WorkState.DEAD, WorkState.READY, WorkState.CLAIMED

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.work.job.folder import JobFolders, JobRecord
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from ringrift.settings import JobSettings
-from ringrift.work.job.orders import JobOrder
-from ringrift.work.job.protocol import JobOutput
+from ringrift.work.job.protocol import JobOrder, JobOutput
 from ringrift.work.job.runner import EndReason, JobLimits, Usage, limits_for, measure, what_is_wrong
 
 LIMITS = JobLimits(timeout_s=100, silence_s=20, idle_s=50, memory_mb=500, output_bytes=1000)

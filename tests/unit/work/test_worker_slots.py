@@ -18,7 +18,7 @@ from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.job.folder import JobFolders, JobRecord
 from ringrift.work.worker import main as worker_main
-from ringrift.work.worker.events import WorkerEvents
+from ringrift.work.worker.claim import WorkerEvents
 from ringrift.work.worker.main import Recovery, WorkerNames
 from ringrift.work.worker.records import SetAsideRecord, live_workers, own_capability, set_aside_key
 

@@ -9,7 +9,7 @@ import pytest
 from worker_world import end_well
 
 from ringrift.engine.ports import NewWork, WorkState
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 from ringrift.work.worker.records import SetAsideRecord, live_workers, set_aside_key
 
 DONE, READY, CLAIMED, CANCELLED = WorkState.DONE, WorkState.READY, WorkState.CLAIMED, WorkState.CANCELLED

@@ -9,11 +9,10 @@ from ringrift.engine.ports import NewWork
 from ringrift.events.catalog.table import CATALOG
 from ringrift.settings import load_settings
 from ringrift.testing.simulation import SimulatedRuntime
-from ringrift.work.durations import DurationStore
 from ringrift.work.job.folder import JobFolders
-from ringrift.work.job.orders import JobOrder
-from ringrift.work.worker.claim import WorkerContext
-from ringrift.work.worker.events import WorkerEvents
+from ringrift.work.job.protocol import JobOrder
+from ringrift.work.tasks import DurationStore
+from ringrift.work.worker.claim import WorkerContext, WorkerEvents
 from ringrift.work.worker.main import Worker
 from ringrift.work.worker.records import WorkerConfig
 

@@ -34,7 +34,7 @@ from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.replay import UNTOLD, FoundShard, RebuiltConfig, rebuild, untold
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
-from ringrift.work.job.orders import SealedJob, read_job_record
+from ringrift.work.job.protocol import SealedJob, read_job_record
 
 VERIFIER = "rebuild"
 SAY_EVERY = 500  # files; each is read whole, so a large folder takes minutes

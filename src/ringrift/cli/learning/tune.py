@@ -36,8 +36,7 @@ from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.task_owner import TaskOwner
 from ringrift.work.job.folder import JobFolder, lay_out
-from ringrift.work.job.orders import JobOrder
-from ringrift.work.job.protocol import job_argv, job_environment
+from ringrift.work.job.protocol import JobOrder, job_argv, job_environment
 from ringrift.work.job.runner import Fate, JobTask, RunningJob, judge, limits_for
 from ringrift.work.worker.records import RunningRecord, running_key
 

@@ -19,7 +19,7 @@ from ringrift.engine.ports import EndedWork, WorkState
 from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Corrupt
-from ringrift.work.job.orders import (
+from ringrift.work.job.protocol import (
     SEALED_JOB,
     JobArtifact,
     JobReport,

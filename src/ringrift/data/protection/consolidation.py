@@ -31,7 +31,7 @@ from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
-from ringrift.work.job.orders import INPUTS, OUT, JobArtifact, JobOrder, read_order, read_report
+from ringrift.work.job.protocol import INPUTS, OUT, JobArtifact, JobOrder, read_order, read_report
 
 __all__ = [
     "ConsolidationDaemon",

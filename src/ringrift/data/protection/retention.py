@@ -19,7 +19,7 @@ from ringrift.data.protection.promises import PINS
 from ringrift.engine.encoding import check_digest, decode_entry
 from ringrift.engine.ports import Entry, KeyValue, WorkItem, WorkQueue, WorkState
 from ringrift.errors import ConfigError
-from ringrift.work.job.orders import JobOrder, read_order
+from ringrift.work.job.protocol import JobOrder, read_order
 
 CHAMPIONS = "learning/champion/"
 _PAGE = 1_000

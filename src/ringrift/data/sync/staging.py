@@ -14,11 +14,7 @@ from typing import Any, ClassVar, Unpack
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.config import DataNodes, read_sync_config
 from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
-from ringrift.data.sync.cluster_view import (
-    ClusterView,
-    NodeReportCollector,
-    read_cluster_view,
-)
+from ringrift.data.sync.cluster_view import ClusterView, NodeReportCollector, read_cluster_view
 from ringrift.data.sync.executor import SyncExecutor, SyncPace, SyncTotals, record_ends
 from ringrift.data.sync.plan import NodeTransfer, SyncPlan, sources_of
 from ringrift.engine.ports import WorkItem
@@ -26,7 +22,7 @@ from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
-from ringrift.work.job.orders import read_order
+from ringrift.work.job.protocol import read_order
 
 __all__ = ["StagingDaemon", "StagingNeed", "plan_staging"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from ringrift.work.job.orders import JobOrder, JobReport
+from ringrift.work.job.protocol import JobOrder, JobReport
 
 # Topics of notes that the state itself goes by.
 RULES_TOPIC = "rules"  # puts rules in force

@@ -15,7 +15,7 @@ import msgspec
 
 from ringrift.errors import ConfigError
 from ringrift.learning.facts.facts import Recalled
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 
 
 class ShardState(StrEnum):

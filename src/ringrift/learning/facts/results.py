@@ -28,7 +28,7 @@ from ringrift.learning.facts.records import (
     Vote,
     is_recalled,
 )
-from ringrift.work.job.orders import INPUTS, RINGRIFT_PROGRAM, JobArtifact, JobOrder, JobReport
+from ringrift.work.job.protocol import INPUTS, RINGRIFT_PROGRAM, JobArtifact, JobOrder, JobReport
 
 if TYPE_CHECKING:
     from ringrift.learning.facts.state import ConfigState, OpenJob

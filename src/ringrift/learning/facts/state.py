@@ -52,7 +52,7 @@ from ringrift.learning.facts.records import (
     spend,
     withdraw,
 )
-from ringrift.work.job.orders import JobOrder
+from ringrift.work.job.protocol import JobOrder
 
 STUDENTS = ("distillation", "small_net")  # purposes of trainings beside the line of champions
 NOTES_MAX = 200
@@ -569,3 +569,8 @@ _APPLY: dict[type, Callable[[ConfigState, Any], None]] = {
     WorkerSetAside: _worker_set_aside,
     WorkerResumed: _worker_resumed,
 }
+
+
+def has_recalled(state: ConfigState, shards: Iterable[str]) -> bool:
+    """Whether any of *shards* is recalled now."""
+    return not state.trust_before_recall.keys().isdisjoint(shards)

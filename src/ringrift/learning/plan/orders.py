@@ -37,7 +37,7 @@ from ringrift.learning.plan.stages import PER_ORCHESTRATOR, Gate, is_stopped
 from ringrift.learning.run_status import EXPLAIN_PREFIX, Curve
 from ringrift.learning.tuning import tuned_rules, tuned_search
 from ringrift.statistics.match_evidence import FloorTest, SequentialTest
-from ringrift.work.job.orders import INPUTS, OUT, RINGRIFT_PROGRAM, JobOrder
+from ringrift.work.job.protocol import INPUTS, OUT, RINGRIFT_PROGRAM, JobOrder
 from ringrift.work.shares import board_and_players
 
 STAGES = ("selfplay", "validate", "export", "train", "evaluate")

@@ -65,16 +65,14 @@ from ringrift.learning.plan.stages import (
     stopped_gate,
     stops_of,
 )
-from ringrift.learning.plan.training import (
+from ringrift.learning.plan.training import decided_reset, plan_distillation, plan_small_net
+from ringrift.learning.plan.training_data import (
     FILES_MAX,
     data_wait,
-    decided_reset,
     fit_shards,
     freshness_note,
     missing_files,
     next_export,
-    plan_distillation,
-    plan_small_net,
     rows_in_window,
     unsampled_shards,
     window_files,
@@ -87,7 +85,7 @@ from ringrift.learning.plan.trust import (
     plan_recomputation,
 )
 from ringrift.learning.tuning import dropped_finding, trials
-from ringrift.work.job.orders import RINGRIFT_PROGRAM
+from ringrift.work.job.protocol import RINGRIFT_PROGRAM
 from ringrift.work.shares import PREPARING, FairTurns, Supply, next_kind, search_budget, wanted_items
 
 PROMOTIONS = (GeneratorMoved, Promoted, Rejected, Staged)  # what follows from verdicts

@@ -19,7 +19,7 @@ from ringrift.learning.facts.records import RINGRIFT_BOARDS, BucketRules
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.promotion import PromotionRules
 from ringrift.settings import Settings
-from ringrift.work.job.orders import RINGRIFT_PROGRAM, USER_PROGRAM
+from ringrift.work.job.protocol import RINGRIFT_PROGRAM, USER_PROGRAM
 
 YEAR_S = 31_536_000
 Positive = Annotated[int, Meta(ge=1, le=1_000_000_000)]

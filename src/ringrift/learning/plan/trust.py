@@ -32,7 +32,7 @@ from ringrift.learning.facts.records import (
     is_recalled,
 )
 from ringrift.learning.facts.results import WEIGHTS_SUFFIX
-from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.facts.state import ConfigState, has_recalled
 from ringrift.learning.plan.orders import (
     ConfigPlan,
     Snapshot,
@@ -42,7 +42,7 @@ from ringrift.learning.plan.orders import (
     unfinished_name,
 )
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.work.job.orders import INPUTS, OUT, JobOrder, JobReport
+from ringrift.work.job.protocol import INPUTS, OUT, JobOrder, JobReport
 from ringrift.work.worker.records import WorkerRecord
 
 # What a recall takes out of a run: games, rows, matches, and the models that learned from them.
@@ -165,11 +165,6 @@ def learned_shards(state: ConfigState, model: Model) -> list[str]:
     """The games that one training saw, as files; what its parents saw is theirs."""
     files = (state.samples[digest] for digest in model.sample_files if digest in state.samples)
     return list(dict.fromkeys(shard for samples in files for shard in samples.shards))
-
-
-def has_recalled(state: ConfigState, shards: Iterable[str]) -> bool:
-    """Whether any of *shards* is recalled now."""
-    return not state.trust_before_recall.keys().isdisjoint(shards)
 
 
 def shards_behind(state: ConfigState, order: JobOrder) -> tuple[str, ...]:

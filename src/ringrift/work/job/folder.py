@@ -44,8 +44,7 @@ from ringrift.files import (
     write_file,
 )
 from ringrift.foreign_files.paths import is_plain_file, read_regular
-from ringrift.work.job.orders import INPUTS, OUT, JobArtifact, JobOrder
-from ringrift.work.job.protocol import JobOutput
+from ringrift.work.job.protocol import INPUTS, OUT, JobArtifact, JobOrder, JobOutput
 
 FOLDER_CHARS_MAX = 200
 RECORD_BYTES_MAX = 100_000

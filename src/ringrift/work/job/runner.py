@@ -26,8 +26,7 @@ from ringrift.errors import ConfigError, Unavailable, storable_text
 from ringrift.runtime import Child, Command, Runtime, first_error
 from ringrift.setting_kinds import JobSettings
 from ringrift.work.job.host import HostedChild, JobHost
-from ringrift.work.job.orders import JobOrder
-from ringrift.work.job.protocol import JobOutput, number
+from ringrift.work.job.protocol import JobOrder, JobOutput, number
 
 # How long, how silently and how large a job may be, and what is wrong with one that is beyond that.
 

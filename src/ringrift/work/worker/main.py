@@ -33,13 +33,12 @@ from ringrift.files import HeldPath, hold_folder, make_folders, private_umask
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_error, first_of, result_before, system_runtime
 from ringrift.settings import Settings, load_settings
-from ringrift.work.durations import DurationStore
 from ringrift.work.job.folder import JobFolder, JobFolders, JobRecord
 from ringrift.work.job.host import JobHost
 from ringrift.work.job.protocol import end_processes_in
 from ringrift.work.job.runner import Fate
-from ringrift.work.worker.claim import SELFPLAY, ClaimedJob, WorkerContext
-from ringrift.work.worker.events import WorkerEvents
+from ringrift.work.tasks import DurationStore
+from ringrift.work.worker.claim import SELFPLAY, ClaimedJob, WorkerContext, WorkerEvents
 from ringrift.work.worker.records import (
     TELL_S,
     WORKER_RENEW_S,
