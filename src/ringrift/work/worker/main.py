@@ -510,8 +510,7 @@ async def _work(config: WorkerConfig, settings: Settings, parent: int | None) ->
     loop, this = asyncio.get_running_loop(), asyncio.current_task()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _ask_to_stop, stop, this)
-    runtime, engine = system_runtime(), await get_engine()
-    router = _router_of(settings)
+    runtime, engine, router = system_runtime(), await get_engine(), _router_of(settings)
     host = JobHost(
         runtime,
         folder=settings.job_dir / HOSTS,
