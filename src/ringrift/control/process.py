@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-from collections.abc import Callable, Coroutine
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +19,7 @@ import structlog
 
 from ringrift.control.lease import ControlLease, check_folder_is_free
 from ringrift.control.run_options import RunOptions, settle_run_options
+from ringrift.coordination.contracts import coordinator_directory
 from ringrift.coordination.coordination_bootstrap import (
     SYSTEM_HEALTH,
     get_system_health,
@@ -27,8 +29,10 @@ from ringrift.coordination.coordination_bootstrap import (
 from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
-from ringrift.coordination.run_coordinator import get_stage_members
+from ringrift.coordination.run_coordinator import get_situations, get_stage_members
 from ringrift.coordination.sync_base import close_data_plane
+from ringrift.coordination.unified_health_manager import Evidence, get_health_manager
+from ringrift.daemons.planning import Ended, Phase
 from ringrift.daemons.requests import RequestCarrier
 from ringrift.daemons.running import attempt
 from ringrift.daemons.types import DaemonType
@@ -37,15 +41,20 @@ from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.opening import close_engine, get_engine, shared_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.run_reports import REPORT_KEY, ControlHere, RunReport, reported_getters
+from ringrift.engine.work_rules import ALL_WORK
 from ringrift.errors import RingRiftError
 from ringrift.learning.facts.high_water import check_not_lost
+from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import require_sound_database, require_whole_store, set_run_aside
+from ringrift.learning.judging.ratings import ESCALATE_AFTER, RegressionSeverity, regression
+from ringrift.learning.run_status import Curve
+from ringrift.learning.situation import RunningLoop, Situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_of, result_before, system_runtime
 from ringrift.settings import Settings, get_settings
-from ringrift.status import HealthCheckResult
+from ringrift.status import HealthCheckResult, as_result
 from ringrift.task_owner import TaskOwner
-from ringrift.work.stages import why_not_planning
+from ringrift.work.stages import HealthHold, why_not_planning
 from ringrift.work.worker.local import LocalWorker, local_workers
 
 # Writes what the objects of the control process say of themselves, every few seconds and as it ends.
@@ -141,6 +150,75 @@ def _json(value: Any) -> bytes:
     return msgspec.json.encode(value, enc_hook=str)
 
 
+# How the parts of the control process are, asked of themselves: what the pipeline may be held for.
+
+
+_DOWN = frozenset({Ended.CRASHED, Ended.GIVEN_UP, Ended.LEAKED})
+
+
+def evidence_of_parts(manager: DaemonManager, situations: Situations | None = None) -> dict[str, Evidence]:
+    """What this process can measure, by the kind of issue that it confirms.
+
+    The rest is hearsay to it: who left a cluster, what failed elsewhere, and games that break the rules, of
+    which each is refused by itself.
+    """
+    seen = situations or get_situations()
+    return {
+        "daemon": lambda: _daemons_down(manager),
+        "coordinator": _coordinators_unwell,
+        "training": lambda: _configs(seen.loop, lambda state, _: _fails(state, "train")),
+        "regression": lambda: _configs(seen.loop, lambda _, curve: regression(curve) is not None),
+        "critical_regression": lambda: _configs(seen.loop, lambda _, curve: _is_critical(curve)),
+    }
+
+
+def _configs(loop: RunningLoop | None, is_so: Callable[[ConfigState, Sequence[Curve]], bool]) -> set[str]:
+    """The configs of the loop that runs here of which it is so."""
+    states = [] if loop is None else [loop.state(config) for config in loop.configs()]
+    return {state.config for state in states if loop is not None and is_so(state, loop.curves.of(state))}
+
+
+def _daemons_down(manager: DaemonManager) -> set[str]:
+    """Those that should run and do not, because they failed."""
+    units = manager.supervisor.units.values()
+    return {unit.daemon_type.value for unit in units if unit.phase is Phase.ABSENT and unit.ended in _DOWN}
+
+
+def _coordinators_unwell() -> set[str]:
+    found = set()
+    for name, coordinator in coordinator_directory().all().items():
+        answer = attempt(
+            f"health check of {name}", getattr(coordinator, "health_check", HealthCheckResult.ok)
+        )
+        if inspect.iscoroutine(answer.value):
+            answer.value.close()  # its answer comes too late for the loop
+        elif answer.error is not None or not as_result(answer.value).healthy:
+            found.add(name)
+    return found
+
+
+def _fails(state: ConfigState, stage: str) -> bool:
+    failures = state.failures.get(stage)
+    return failures is not None and failures.in_a_row > 0
+
+
+def _is_critical(curve: Sequence[Curve]) -> bool:
+    """By the ratings there are now; that it is not the first in a row is what the event has told."""
+    found = regression(curve, in_a_row_before=ESCALATE_AFTER - 1)
+    return found is not None and found.severity is RegressionSeverity.CRITICAL
+
+
+def held_by_health() -> dict[str, HealthHold]:
+    """What the loop of this process rests for; nothing where nothing is known."""
+    return {
+        hold.config or ALL_WORK: HealthHold(reason=hold.reason, until_s=hold.until_s, whole=not hold.config)
+        for hold in get_health_manager().pipeline_holds()
+    }
+
+
+# Its life.
+
+
 CONTROL_NAME = "control"
 NOTHING_ASKED = RunOptions()
 _M_ARENA_MAX, MEMORY_POOLS = -8, 2
@@ -190,6 +268,8 @@ async def run_control_process(
         manager, members = get_daemon_manager(), get_stage_members()
         stack.push_async_callback(manager.shutdown)
         members.reasons = partial(why_not_planning, manager)
+        get_health_manager().go_by(evidence_of_parts(manager))
+        members.holds = held_by_health
         stack.callback(members.close)
         requests = RequestCarrier(engine.kv, manager, system_runtime(), report=reports.write_now)
         # What people asked for while no run was there holds from the first start on.

@@ -7,7 +7,7 @@ daemon manager is the only one that does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ import structlog
 
 from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.utils import BoundedHistory
-from ringrift.daemons.running import attempt_async
+from ringrift.daemons.running import attempt, attempt_async
 from ringrift.engine.run_reports import answers_here, reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent, current_delivery
@@ -160,6 +160,8 @@ def says_trouble(event_type: str, payload: Mapping[str, Any]) -> bool:
 
 
 SYSTEM = "system"  # the subject of an event that names none
+# By then a champion was judged again: it is taken back, or not as bad as it looks and new games help more.
+HELD_S_MAX = HOUR_S
 SUBJECTS_MAX = 10_000  # beyond this the oldest issue of all makes room
 
 
@@ -222,11 +224,32 @@ class Issue:
         return f"{self.subject}: {self.kind}" + (f" ({self.message})" if self.message else "")
 
 
+class PipelineHold(NamedTuple):
+    """Why new work should wait."""
+
+    config: str  # empty: all work
+    reason: str
+    until_s: float
+
+
+Evidence = Callable[[], Collection[str]]  # the subjects of which an issue is true now, as measured
+Confirmed = Callable[[Issue], bool]
+
+
 class Decision(NamedTuple):
     """What to do, and about whom."""
 
     action: RecoveryAction
     subject: str
+
+
+def _score(issues: Iterable[Issue]) -> float:
+    """What is left of 1; a flood of one kind costs no more than its limit."""
+    by_kind: dict[str, float] = {}
+    for issue in issues:
+        by_kind[issue.kind] = by_kind.get(issue.kind, 0.0) + issue.weight
+    lost = sum(min(weight, KINDS[kind].weight_max) for kind, weight in by_kind.items())
+    return max(0.0, 1.0 - lost)
 
 
 class HealthLedger:
@@ -264,18 +287,25 @@ class HealthLedger:
 
     def score(self, now_s: float) -> float:
         """1.0 is well, 0.0 is down."""
-        by_kind: dict[str, float] = {}
-        for issue in self.issues(now_s):
-            by_kind[issue.kind] = by_kind.get(issue.kind, 0.0) + issue.weight
-        lost = sum(min(weight, KINDS[kind].weight_max) for kind, weight in by_kind.items())
-        return max(0.0, 1.0 - lost)
+        return _score(self.issues(now_s))
 
-    def pause_reasons(self, now_s: float) -> list[str]:
+    def holds(self, now_s: float, confirmed: Confirmed = lambda _: True) -> list[PipelineHold]:
+        """Return what the pipeline should rest for, of the issues that are *confirmed*."""
+        issues = [issue for issue in self.issues(now_s) if confirmed(issue)]
+        holds = [
+            PipelineHold("" if issue.subject == SYSTEM else issue.subject, str(issue), until_s)
+            for issue in issues
+            if KINDS[issue.kind].pauses_pipeline
+            and (until_s := min(issue.until_s, issue.since_s + HELD_S_MAX)) > now_s
+        ]
+        if level_of(score := _score(issues)) is HealthLevel.CRITICAL:
+            until_s = max(issue.until_s for issue in issues)
+            holds.append(PipelineHold("", f"system health is critical ({score:.2f})", until_s))
+        return holds
+
+    def pause_reasons(self, now_s: float, confirmed: Confirmed = lambda _: True) -> list[str]:
         """Return why the pipeline should not go on; empty when it may."""
-        reasons = [str(issue) for issue in self.issues(now_s) if KINDS[issue.kind].pauses_pipeline]
-        if level_of(self.score(now_s)) is HealthLevel.CRITICAL:
-            reasons.append(f"system health is critical ({self.score(now_s):.2f})")
-        return reasons
+        return [hold.reason for hold in self.holds(now_s, confirmed)]
 
     def open_breakers(self, now_s: float) -> dict[str, BreakerState]:
         return {
@@ -357,6 +387,7 @@ NAME = "health_manager"
 RECOVERY_TIMEOUT_S = 300.0
 STOP_TIMEOUT_S = 5.0
 ISSUES_SHOWN = 20
+EVIDENCE_S = 1.0
 SCORES_KEPT = 500
 UNKNOWN_HEALTH = "system health is unknown"
 
@@ -385,6 +416,9 @@ class UnifiedHealthManager(WiredCoordinator):
         self._tasks = TaskOwner(NAME)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._events_seen = 0
+        self._evidence: Mapping[str, Evidence] | None = None
+        self._measured: dict[str, Collection[str]] = {}  # by kind, at the last look
+        self._looked_s = float("-inf")
 
     # --- the life of a coordinator --------------------------------------------------------------------
 
@@ -461,7 +495,37 @@ class UnifiedHealthManager(WiredCoordinator):
         if not self._subscriptions:
             # To go on while nobody watches is the greater risk.
             return [UNKNOWN_HEALTH]
-        return self.ledger.pause_reasons(self._runtime.now_s())
+        return self.ledger.pause_reasons(self._runtime.now_s(), self._confirmed())
+
+    def go_by(self, evidence: Mapping[str, Evidence]) -> None:
+        """From now on the pipeline rests only for what *evidence* of its kind confirms.
+
+        Anybody may have said what is heard. It still lowers the score that is shown, and calls for a person.
+        """
+        self._evidence, self._looked_s = evidence, float("-inf")
+
+    def pipeline_holds(self) -> list[PipelineHold]:
+        """What new work waits for now. Nothing where nobody measures: what is not known stops nothing."""
+        if not self._subscriptions or self._evidence is None:
+            return []
+        return self.ledger.holds(self._runtime.now_s(), self._confirmed())
+
+    def _confirmed(self) -> Confirmed:
+        """Each kind is measured once a second at most, and only if there is an issue of it."""
+        evidence = self._evidence
+        if evidence is None:
+            return lambda _: True
+        if not 0 <= self._runtime.monotonic_s() - self._looked_s < EVIDENCE_S:
+            self._measured, self._looked_s = {}, self._runtime.monotonic_s()
+        found = self._measured
+
+        def is_true(issue: Issue) -> bool:
+            if issue.kind not in found:
+                measured = attempt(f"evidence of {issue.kind}", evidence.get(issue.kind, tuple))
+                found[issue.kind] = measured.value or ()  # what cannot be measured holds nothing
+            return issue.subject in found[issue.kind]
+
+        return is_true
 
     def issues(self) -> list[Issue]:
         return self.ledger.issues(self._runtime.now_s())

@@ -50,6 +50,7 @@ from ringrift.learning.plan.stages import (
     CASCADE_TRAINING,
     LEVERS,
     SlotHold,
+    health_note,
     is_stopped,
     slot_note,
     stages_note,
@@ -63,6 +64,7 @@ from ringrift.learning.plan.trust import (
     worker_for,
 )
 from ringrift.learning.requests import (
+    ALL,
     RECALL_PREFIX,
     WORKER_PREFIX,
     ReadPauses,
@@ -164,7 +166,7 @@ class Controller:
         keep_mark: Callable[[Mapping[str, ConfigMark]], Awaitable[None]] | None = None,
         stages: StageMembers | None = None,
     ) -> None:
-        """Without *stages* everything is planned, as if all daemons ran."""
+        """Without *stages* everything is planned, as if all daemons ran and were well."""
         self._engine, self._runtime, self.rules = engine, runtime, rules
         self._announcer, self._safeguards = announcer, safeguards
         self._keep_mark = keep_mark  # makes it durable how far the configs are
@@ -279,6 +281,7 @@ class Controller:
         self._pauses_read, workers = ReadPauses(around), workers_in(around)
         recalls, requests = asked_about(RECALL_PREFIX, around), asked_about(WORKER_PREFIX, around)
         await self._note_stages()
+        await self._note_health()
         await self._note_training_slots(await held_slots(self._engine.kv, around))
         for config in self._ledgers:
             if quoted(config) in recalls:
@@ -297,6 +300,15 @@ class Controller:
             return
         for config, ledger in self._ledgers.items():
             note = stages_note(ledger.state, stopped, at_s=self._runtime.now_s())
+            if note is not None:
+                await self._write(config, note)
+
+    async def _note_health(self) -> None:
+        """Write down what holds the pipeline now, before anything is planned."""
+        holds = {} if self._stages is None else self._stages.holds()
+        for config, ledger in self._ledgers.items():
+            hold = holds.get(ALL) or holds.get(config)
+            note = health_note(ledger.state, hold, at_s=self._runtime.now_s())
             if note is not None:
                 await self._write(config, note)
 

@@ -33,7 +33,15 @@ from ringrift.learning.facts.state import Block, ConfigState, EndedJob
 from ringrift.learning.plan.evaluation import waiting_for_verdict, who_plays
 from ringrift.learning.plan.orders import EXTRA_STAGES, STAGES, TUNING, ConfigPlan
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.stages import NEEDED, breaker_gate, slot_of, stage_gate, stop_of, stops_of
+from ringrift.learning.plan.stages import (
+    NEEDED,
+    breaker_gate,
+    hold_of,
+    slot_of,
+    stage_gate,
+    stop_of,
+    stops_of,
+)
 from ringrift.learning.requests import Pause
 from ringrift.learning.run_status import (
     ConfigStatus,
@@ -139,7 +147,7 @@ def _idle(found: IdleSlots | None) -> Iterator[Bottleneck]:
 def _causes(state: ConfigState, rules: LearningRules, now_s: float) -> Iterator[Bottleneck]:
     since_s = now_s - RECENT_S
     jobs = list(takewhile(lambda job: job.at_s >= since_s, reversed(state.recent_jobs)))
-    yield from _stopped(state)
+    yield from _stopped(state, now_s)
     yield from _failures(state, rules, now_s)
     yield from _no_network_yet(state, rules)
     if not jobs:
@@ -152,7 +160,9 @@ def _causes(state: ConfigState, rules: LearningRules, now_s: float) -> Iterator[
     yield from _waiting_for_rows(state, rules, jobs, now_s - max(since_s, state.first_s))
 
 
-def _stopped(state: ConfigState) -> Iterator[Bottleneck]:
+def _stopped(state: ConfigState, now_s: float) -> Iterator[Bottleneck]:
+    if (held := hold_of(state, now_s=now_s)) is not None:
+        yield Bottleneck(cause="stages", text=f"the health of the run: {held.reason}", cost=COST_STAGE)
     if (stop := stop_of(state, *NEEDED)) is not None:
         yield Bottleneck(cause="stages", text=f"a stopped daemon: {stop.reason}", cost=COST_STAGE)
     if (hold := slot_of(state)) is not None:

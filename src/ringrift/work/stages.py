@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from ringrift.daemons.planning import BACKPRESSURE, OPERATOR, STOPPED_BY_PERSON
 from ringrift.daemons.status import DaemonReader
 from ringrift.daemons.types import DaemonType
@@ -63,8 +65,17 @@ class StopReason(NamedTuple):
     by_person: bool = False  # somebody wanted it so
 
 
+class HealthHold(msgspec.Struct, frozen=True, kw_only=True):
+    """Why new work waits for the health of the system, and until when at the latest."""
+
+    reason: str
+    until_s: float
+    whole: bool  # the whole run, or one config only
+
+
 NOT_HERE = StopReason("it does not run here")
 Reasons = Callable[[str], StopReason]
+Holds = Callable[[], Mapping[str, HealthHold]]  # by config; `ALL_WORK` for the whole run
 
 
 class StageMembers:
@@ -76,6 +87,7 @@ class StageMembers:
         self._running: Counter[str] = Counter()  # some types are two names of one thing
         self._is_complete = self._is_closed = False
         self.reasons: Reasons = lambda _: NOT_HERE  # why a daemon does not run; who supervises them knows
+        self.holds: Holds = dict  # what new work waits for; who measures the health of the system knows
 
     def join(self, name: str) -> None:
         self._running[name] += 1

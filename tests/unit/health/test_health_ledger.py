@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringrift.control.process import evidence_of_parts
 from ringrift.coordination.contracts import coordinator_directory, register_coordinator
 from ringrift.coordination.coordinator_persistence import SnapshotStore
 from ringrift.coordination.system_health_monitor import (
@@ -24,11 +25,17 @@ from ringrift.coordination.unified_health_manager import (
     level_of,
     should_pause_pipeline,
 )
+from ringrift.daemons.manager import DaemonService
+from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.opening import memory_engine
+from ringrift.errors import Unavailable
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.run_status import Curve
+from ringrift.learning.situation import Situations
 from ringrift.status import HealthCheckResult
-from ringrift.testing.simulation import ManualRuntime
+from ringrift.testing.simulation import ManualRuntime, SimulatedRuntime, simulate
 
 AUDITED = (
     "ERROR RECOVERY_INITIATED RECOVERY_COMPLETED RECOVERY_FAILED TRAINING_FAILED TASK_FAILED "
@@ -149,6 +156,134 @@ async def test_unknown_is_not_healthy(router):
     await manager.stop()
     assert not router.has_subscribers("ERROR")
     assert get_health_manager().status.value == "stopped"
+
+
+FORGED = (
+    *(("REGRESSION_CRITICAL", {"config_key": config, "reason": "hearsay"}) for config in ("a_2p", "b_2p")),
+    *(("DAEMON_PERMANENTLY_FAILED", {"daemon_name": name, "reason": "hearsay"}) for name in "abc"),
+    ("COORDINATOR_UNHEALTHY", {"coordinator_name": "d", "reason": "hearsay"}),
+)
+
+
+async def test_the_pipeline_rests_for_what_is_measured_and_not_for_what_somebody_says(router):
+    runtime = ManualRuntime()
+    manager = UnifiedHealthManager(router=router, runtime=runtime)
+    manager.wire()
+    true = {"critical_regression": set(), "daemon": set(), "coordinator": set()}
+    manager.go_by({kind: lambda kind=kind: true[kind] for kind in true})
+    for event, payload in FORGED:
+        await router.publish(event, payload)
+    assert manager.get_system_health_level() is HealthLevel.CRITICAL, "it is shown"
+    assert not manager.should_pause_pipeline()
+    assert manager.pipeline_holds() == []
+    true["critical_regression"] = {"a_2p", "c_2p"}
+    runtime.advance(2)
+    (hold,) = manager.pipeline_holds()
+    assert (hold.config, hold.reason) == ("a_2p", "a_2p: critical_regression (hearsay)")
+    true.update(critical_regression=set(), daemon=set("abc"), coordinator=set("d"))
+    runtime.advance(2)
+    (hold,) = manager.pipeline_holds()
+    assert (hold.config, hold.reason) == ("", "system health is critical (0.25)")
+    assert manager.should_pause_pipeline()
+    true["daemon"] = set("a")
+    runtime.advance(2)
+    assert manager.pipeline_holds() == [], "it is over as soon as the parts are well"
+    await manager.stop()
+
+
+async def test_what_cannot_be_measured_holds_nothing(router):
+    manager = UnifiedHealthManager(router=router)
+    manager.wire()
+    assert manager.pipeline_holds() == []
+    await router.publish("REGRESSION_CRITICAL", {"config_key": "a_2p"})
+    assert manager.pipeline_holds() == [], "nobody has said how to measure"
+
+    def broken():
+        raise Unavailable("the run")
+
+    manager.go_by({"critical_regression": broken})
+    assert manager.pipeline_holds() == []
+    await manager.stop()
+
+
+async def test_a_regression_holds_its_config_for_an_hour_at_most(router):
+    runtime = ManualRuntime()
+    manager = UnifiedHealthManager(router=router, runtime=runtime)
+    manager.wire()
+    manager.go_by({"critical_regression": lambda: {"a_2p"}})
+    for _ in range(12):
+        await router.publish("REGRESSION_CRITICAL", {"config_key": "a_2p", "reason": "again"})
+        assert [hold.config for hold in manager.pipeline_holds()] == ["a_2p"]
+        runtime.advance(300)
+    await router.publish("REGRESSION_CRITICAL", {"config_key": "a_2p", "reason": "again"})
+    assert manager.pipeline_holds() == []
+    await manager.stop()
+
+
+class Unwell:
+    """A coordinator that can be asked how it is."""
+
+    def __init__(self):
+        self.result = HealthCheckResult.unhealthy("its queue hangs")
+
+    def health_check(self):
+        return self.result
+
+
+def test_daemons_and_coordinators_are_asked_themselves():
+    async def crash():
+        raise OSError("no route")
+
+    async def go_on():
+        await asyncio.sleep(3600)
+
+    async def main():
+        runtime = SimulatedRuntime()
+        manager = DaemonService(DaemonManagerConfig(loop_watchdog=False), runtime=runtime)
+        down, up = DaemonType.register("DOWN"), DaemonType.register("UP")
+        manager.register_factory(down, crash, auto_restart=False)
+        manager.register_factory(up, go_on)
+        await manager.start_all([down, up])
+        await runtime.sleep(1)
+        evidence, coordinator = evidence_of_parts(manager, Situations()), Unwell()
+        assert evidence["daemon"]() == {"down"}
+        register_coordinator(coordinator, "mixer")
+        assert evidence["coordinator"]() == {"mixer"}
+        coordinator.result = HealthCheckResult.ok()
+        assert evidence["coordinator"]() == set()
+        assert evidence["critical_regression"]() == set(), "no run is open"
+        await manager.shutdown()
+
+    simulate(main())
+
+
+class CurvesOnly:
+    """A loop of which only the ratings are asked."""
+
+    def __init__(self, **curves):
+        self._curves, self.curves = curves, self
+
+    def configs(self):
+        return list(self._curves)
+
+    def state(self, config):
+        return ConfigState(config)
+
+    def of(self, state):
+        return self._curves[state.config]
+
+
+def point(rating):
+    return Curve(at_s=0.0, rows=1, rating=rating, low=rating - 5, high=rating + 5, model=f"m{rating}")
+
+
+def test_a_regression_is_measured_by_the_ratings_of_the_run():
+    loop = CurvesOnly(
+        fell=(point(1500), point(1400)), wavers=(point(1500), point(1490)), rose=(point(1400), point(1500))
+    )
+    evidence = evidence_of_parts(DaemonService(runtime=ManualRuntime()), Situations(loop))
+    assert evidence["regression"]() == {"fell"}
+    assert evidence["critical_regression"]() == {"fell"}
 
 
 async def test_a_known_recovery_runs_once_and_its_end_is_told(router):

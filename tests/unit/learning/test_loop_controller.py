@@ -19,13 +19,14 @@ from ringrift.errors import Unavailable
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import LEFT_REASON, Controller
-from ringrift.learning.facts.facts import STAGES_TOPIC, JobEnded, JobIssued, Noted
+from ringrift.learning.facts.facts import HEALTH_TOPIC, STAGES_TOPIC, JobEnded, JobIssued, Noted
 from ringrift.learning.facts.high_water import read_mark
 from ringrift.learning.facts.ledger import Ledger, read_facts
+from ringrift.learning.facts.state import fold
 from ringrift.learning.loop import StatusWriter, TrainingLoop
-from ringrift.learning.plan.stages import LEVERS, is_stopped
+from ringrift.learning.plan.stages import HELD_NOTED_S, LEVERS, health_note, hold_of, is_stopped
 from ringrift.learning.replay import replay
-from ringrift.learning.requests import Pause, Pauses
+from ringrift.learning.requests import ALL, Pause, Pauses
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
 from ringrift.learning.status_view import AroundConfig, config_status
 from ringrift.process import process_scope
@@ -33,7 +34,7 @@ from ringrift.settings import Settings
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure import Announced, NodeResources, keep_announced, read_announced
 from ringrift.work.job.protocol import JobArtifact, JobReport
-from ringrift.work.stages import StageMembers, why_not_planning
+from ringrift.work.stages import HealthHold, StageMembers, why_not_planning
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 FIRST, SECOND = "square8_2p", "hex8_2p"
@@ -679,3 +680,121 @@ def test_an_event_alone_stops_nothing():
         assert await open_games(site)
 
     with_queue_monitor(scenario)
+
+
+# --- what the health of the run holds ----------------------------------------------------------------------
+
+CRITICAL = "system health is critical (0.20)"
+
+
+def held_for(site, *, whole, reason=CRITICAL, hold_s=6 * 3600.0):
+    return HealthHold(reason=reason, until_s=site.runtime.now_s() + hold_s, whole=whole)
+
+
+def that_holds(site, holds):
+    """All daemons run, and new work waits for what *holds* gives."""
+    members = StageMembers(site.runtime)
+    for name in LEVERS:
+        members.join(name)
+    members.complete()
+    members.holds = holds
+    return members
+
+
+async def health_notes(site, config):
+    return [
+        fact
+        for fact in await read_facts(site.engine.kv, config)
+        if isinstance(fact, Noted) and fact.topic == HEALTH_TOPIC
+    ]
+
+
+def test_critical_health_holds_new_work_of_all_configs_and_its_end_lets_it_go_on():
+    async def scenario(site):
+        holds = {ALL: held_for(site, whole=True)}
+        controller = await site.begin(FIRST, SECOND, stages=that_holds(site, lambda: holds))
+        for _ in range(5):
+            await controller.reconcile()
+            await site.runtime.sleep(2.0)
+        assert await open_games(site) == []
+        told = why(controller)
+        assert (told.will, told.paused, told.reason) == (False, False, f"held: {CRITICAL}")
+        assert told.until_s is not None
+        assert len(await health_notes(site, SECOND)) == 1, "once, however often it is looked at"
+        around = AroundConfig(
+            plan=controller.plans[FIRST], rules=RULES, curve=(), running=(), share=1.0, paused=None,
+            prices={}, now_s=site.runtime.now_s(),
+        )  # fmt: skip
+        status = config_status(controller.state(FIRST), around)
+        assert status.blocked["selfplay"]["reason"] == f"held: {CRITICAL}"
+        assert status.held_back == f"the health of the run: {CRITICAL}"
+        holds.clear()
+        await controller.reconcile()
+        assert await open_games(site)
+        assert "held" not in why(controller).reason
+        for config in (FIRST, SECOND):
+            assert replay(config, await read_facts(site.engine.kv, config), controller.rules) == []
+
+    at_a_site(scenario)
+
+
+def test_work_that_was_ordered_in_spite_of_a_hold_is_found_by_a_replay():
+    async def scenario(site):
+        controller = await site.begin(FIRST)
+        await controller.reconcile()
+        await site.work()
+        await controller.reconcile()
+        facts = await read_facts(site.engine.kv, FIRST)
+        first = next(number for number, fact in enumerate(facts) if isinstance(fact, JobIssued))
+        note = health_note(fold_of(facts[:first]), held_for(site, whole=True), at_s=facts[first].at_s)
+        found = replay(FIRST, [*facts[:first], note, *facts[first:]], controller.rules)
+        assert found
+        assert all(CRITICAL in each.why for each in found)
+
+    at_a_site(scenario)
+
+
+def fold_of(facts):
+    return fold(FIRST, facts, bucket_rules=RULES.bucket)
+
+
+def test_a_regression_holds_its_own_config_only():
+    async def scenario(site):
+        holds = {FIRST: held_for(site, whole=False, reason="it lost 80 points")}
+        controller = await site.begin(FIRST, SECOND, stages=that_holds(site, lambda: holds))
+        await controller.reconcile()
+        groups = {item.group for item in await site.engine.queue.ready()}
+        assert groups == {SECOND}
+        assert why(controller).reason == "held: it lost 80 points"
+
+    at_a_site(scenario)
+
+
+def test_a_hold_lasts_for_as_long_as_it_is_measured_and_its_notes_are_few():
+    async def scenario(site):
+        controller = await site.begin(
+            FIRST, stages=that_holds(site, lambda: {ALL: held_for(site, whole=True)})
+        )
+        for _ in range(120):
+            await controller.reconcile()
+            await site.runtime.sleep(60.0)
+        assert await open_games(site) == []
+        assert len(await health_notes(site, FIRST)) <= 12, "in two hours"
+        again = await site.begin(FIRST)  # a process that measures nothing
+        await again.reconcile()
+        assert await open_games(site), "what nobody knows holds nothing"
+
+    at_a_site(scenario)
+
+
+def test_a_note_that_nobody_renews_runs_out():
+    async def scenario(site):
+        controller = await site.begin(
+            FIRST, stages=that_holds(site, lambda: {ALL: held_for(site, whole=True)})
+        )
+        await controller.reconcile()
+        state, now_s = controller.state(FIRST), site.runtime.now_s()
+        assert hold_of(state, now_s=now_s) is not None
+        assert hold_of(state, now_s=now_s + HELD_NOTED_S) is None
+
+    at_a_site(scenario)

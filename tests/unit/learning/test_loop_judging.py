@@ -33,10 +33,11 @@ from ringrift.learning.plan.evaluation import (
 )
 from ringrift.learning.plan.orders import Snapshot, evaluate_order, match_batch, selfplay_order
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.stages import stage_gate
+from ringrift.learning.plan.stages import health_gate, health_note, stage_gate
 from ringrift.learning.plan.trust import is_recalled_model, recall_effect
 from ringrift.statistics.match_evidence import Evidence, MatchVerdict
 from ringrift.statistics.ratings import place_chances
+from ringrift.work.stages import HealthHold
 
 ALWAYS = msgspec.structs.replace(
     RULES, promotion=msgspec.structs.replace(RULES.promotion, mode=Mode.ALWAYS_ACCEPT)
@@ -322,6 +323,47 @@ def test_judging_waits_for_its_share_of_processor_time_and_says_so():
     judged_s, total_s = recent_judging(story.state, RECENT_S)
     assert waited > 5
     assert (judged_s + 9.0) / total_s <= 0.15
+
+
+def held(story, *, whole):
+    """The health of the run holds what *story* tells of, from now on."""
+    hold = HealthHold(reason="it lost 80 points", until_s=story.now_s + 600.0, whole=whole)
+    story.write(health_note(story.state, hold, at_s=story.now_s))
+
+
+def test_a_hold_of_a_config_does_not_keep_it_from_being_judged_and_taken_back():
+    """It is held because its champion looks worse: what shows whether it is must go on."""
+    rules = msgspec.structs.replace(RULES, judging_share=0.15)
+    story, champion = a_champion()
+    candidate = new_model(story)
+    for _ in range(9):
+        story.evaluate(candidate, champion, wins=5, losses=4)
+    assert evaluations(planned(story, rules)) == []
+    held(story, whole=False)
+    made = planned(story, rules)
+    assert evaluations(made), "nothing else works, so its share of the time would never come"
+    assert {each.kind for each in made.wanted} <= {"evaluate", "validate"}
+
+
+def test_a_champion_is_taken_back_while_everything_is_held():
+    story, first = a_champion()
+    champion = new_model(story)
+    promote(story, champion, first)
+    story.evaluate(champion, first, wins=10, losses=190, purpose=ROLLBACK)
+    held(story, whole=True)
+    made = planned(story)
+    assert isinstance(made.decided[0], RolledBack)
+    assert made.wanted == []
+
+
+def test_training_goes_on_once_it_was_set_back():
+    story, _ = a_champion()
+    held(story, whole=False)
+    gates = {stage: health_gate(story.state, stage, now_s=story.now_s) for stage in ("train", "selfplay")}
+    assert None not in gates.values()
+    story.state.restarts = True
+    assert health_gate(story.state, "train", now_s=story.now_s) is None
+    assert health_gate(story.state, "selfplay", now_s=story.now_s) is not None
 
 
 def test_a_young_run_judges_ahead_of_its_share_but_no_further_than_it_makes_good():

@@ -23,6 +23,7 @@ FRESHNESS_TOPIC = "freshness"  # since when a training waits for newer games
 SYNC_FAILED_TOPIC = "sync_failed"  # how many syncs failed that could have brought them
 MISSING_TOPIC = "missing_files"  # what the facts name and the blobs lack
 TRAINING_SLOT_TOPIC = "training_slot"  # who else trains the config
+HEALTH_TOPIC = "health"  # why new work waits for the health of the system
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="fact"):

@@ -34,7 +34,7 @@ from ringrift.learning.plan.orders import (
     tournament_order,
 )
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.stages import MODEL_PERFORMANCE_WATCHDOG, is_stopped
+from ringrift.learning.plan.stages import MODEL_PERFORMANCE_WATCHDOG, hold_of, is_stopped
 from ringrift.learning.plan.trust import distrusted_models, is_recalled_model, previous_champion, shaken_since
 from ringrift.work.shares import board_and_players
 
@@ -264,6 +264,8 @@ def why_judging_waits(snapshot: Snapshot) -> str:
     Only the recent past counts, so that a long run without candidates does not pay for a burst of judging.
     """
     state, rules = snapshot.state, snapshot.rules
+    if hold_of(state, now_s=snapshot.now_s) is not None:
+        return ""  # what it shares the time with is held, and would never give it its turn
     next_s = _expected_s(state)
     least_s = min(RECENT_S * max(1.0, state.slots), RECENT_CPU_S_MAX)
     judged_s, total_s = recent_judging(state, max(least_s, RECENT_JOBS_MIN * next_s / rules.judging_share))

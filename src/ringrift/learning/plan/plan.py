@@ -60,6 +60,7 @@ from ringrift.learning.plan.stages import (
     NEEDED,
     NPZ_COMBINATION,
     Gate,
+    health_gate,
     is_stopped,
     stage_gate,
     stopped_gate,
@@ -137,7 +138,7 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
     if (priced := _price(snapshot)) is not None:
         made.decided.append(priced)
     _judge_findings(snapshot, made)
-    _leave_out_stopped(snapshot.state, made)
+    _leave_out_stopped(snapshot.state, made, now_s=snapshot.now_s)
     return made
 
 
@@ -175,12 +176,13 @@ def plan_next_games(snapshot: Snapshot, made: ConfigPlan) -> None:
     _selfplay(snapshot, made)
 
 
-def _leave_out_stopped(state: ConfigState, made: ConfigPlan) -> None:
+def _leave_out_stopped(state: ConfigState, made: ConfigPlan, *, now_s: float) -> None:
     """Take out of *made* what nobody plans now of judging and of what follows from verdicts, and say so.
 
     Judging is no stage with one gate: whatever was played is decided on, also while no more is ordered.
     """
-    if (stopped := stopped_gate(state, EVALUATION)) is not None:
+    held = health_gate(state, "evaluate", now_s=now_s)
+    if (stopped := stopped_gate(state, EVALUATION) or held) is not None:
         made.wanted = [each for each in made.wanted if each.stage != "evaluate"]
         made.explanations = [each for each in made.explanations if each.stage != "evaluate"]
         made.say_closed("evaluate", stopped)

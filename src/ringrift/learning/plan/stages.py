@@ -11,10 +11,10 @@ import msgspec
 
 from ringrift.decoding import convert_to
 from ringrift.errors import Corrupt
-from ringrift.learning.facts.facts import STAGES_TOPIC, TRAINING_SLOT_TOPIC, Blocked, Noted
+from ringrift.learning.facts.facts import HEALTH_TOPIC, STAGES_TOPIC, TRAINING_SLOT_TOPIC, Blocked, Noted
 from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, STUDENTS, ConfigState, StageFailures
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.work.stages import StopReason
+from ringrift.work.stages import HealthHold, StopReason
 
 # Each stage of the plan and each of its inputs has its daemon.
 #
@@ -210,7 +210,65 @@ def slot_note(state: ConfigState, hold: SlotHold | None, *, at_s: float) -> Note
     return Noted(at_s=at_s, topic=TRAINING_SLOT_TOPIC, text=text, details=details)
 
 
-# May a stage start now? Pauses, stopped daemons, slots, blocks, and the breaker of every stage of a config.
+# What holds the pipeline (`should_pause_pipeline`), as the plan sees it: nothing new is ordered meanwhile.
+#
+# What the control process measures of its parts and of the config is noted among the facts (`HEALTH_TOPIC`)
+# before anything is planned. It is measured with every pass, and a note that nobody renews runs out, so that
+# nothing waits for good on an old reading. What is not known holds nothing.
+
+
+HELD_NOTED_S = 1200.0  # a note holds so long; it is renewed after half of that
+# What a config needs to get out of a regression: its champion is judged, and what it learned from checked.
+RECOVERY = frozenset({"evaluate", "validate", "recompute"})
+RETRAINING = frozenset({"export", "train"})  # once training was set back
+
+
+def hold_of(state: ConfigState, *, now_s: float) -> HealthHold | None:
+    """What holds this config now."""
+    hold = _noted_hold(state)
+    return hold if hold is not None and now_s < hold.until_s else None
+
+
+def _noted_hold(state: ConfigState) -> HealthHold | None:
+    note = state.newest_note(HEALTH_TOPIC)
+    if note is None:
+        return None
+    try:
+        return convert_to(note.details["held"], HealthHold | None)
+    except (KeyError, msgspec.ValidationError) as error:
+        raise Corrupt(
+            f"the health noted at {note.at_s:.0f}", found=str(error), advice="Use the version that wrote it"
+        ) from None
+
+
+def health_note(state: ConfigState, hold: HealthHold | None, *, at_s: float) -> Noted | None:
+    """What to note when *hold* is as it is; None while the note before says it. Numbers in it may change."""
+    before = _noted_hold(state)
+    if hold is not None:
+        hold = msgspec.structs.replace(hold, until_s=min(hold.until_s, at_s + HELD_NOTED_S))
+        if before is not None and before.whole == hold.whole and _is_lasting(before, hold, at_s):
+            return None
+    elif before is None:
+        return None
+    text = "new work goes on" if hold is None else hold.reason
+    return Noted(at_s=at_s, topic=HEALTH_TOPIC, text=text, details={"held": msgspec.to_builtins(hold)})
+
+
+def _is_lasting(before: HealthHold, hold: HealthHold, at_s: float) -> bool:
+    """Whether what was noted still holds for as long as it needs to."""
+    return before.until_s == hold.until_s or before.until_s - at_s > HELD_NOTED_S / 2
+
+
+def health_gate(state: ConfigState, stage: str, *, now_s: float) -> Gate | None:
+    """Closed while the health of the system or of this config holds *stage*; None if it does not."""
+    hold = hold_of(state, now_s=now_s)
+    if hold is None:
+        return None
+    recovers = stage in RECOVERY or (state.restarts and stage in RETRAINING)
+    return None if recovers and not hold.whole else Gate(False, f"held: {hold.reason}", hold.until_s)
+
+
+# May a stage start now? Pauses, stopped daemons, slots, health, blocks, and the breaker of every stage.
 #
 # Every no has a reason, and every no has an end, but for a person's pause, a stopped daemon and a training
 # slot that somebody holds. What a breaker blocks becomes a fact with both.
@@ -244,6 +302,9 @@ def stage_gate(
         return stopped
     if stage in TRAININGS and (hold := slot_of(state)) is not None:
         return Gate(False, hold.reason)
+    # Judging decides about what was played, whatever holds the orders; the plan leaves those out itself.
+    if stage != "evaluate" and (held := health_gate(state, stage, now_s=now_s)) is not None:
+        return held
     block = state.blocks.get(stage)
     if block is not None and block.holds(now_s):
         return Gate(False, block.reason, block.until_s)
