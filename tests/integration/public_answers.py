@@ -1,12 +1,13 @@
 """Every question about a run that the public paths offer, asked in this process: `answers()`.
 
-A question is a getter of numbers, status or health: a plain function, or a method of an object that a getter
-without arguments hands out. They are found by their names on all the paths of `app`, so that a new
-one is asked, too.
+A question is a getter of numbers, status or health, or of what a run decided: a plain function, or a method
+of an object that a getter without arguments hands out. Those that take a config are asked about one. They are
+found by their names on all the paths of `app`, so that a new one is asked, too.
 """
 
 import asyncio
 import dataclasses
+import functools
 import importlib
 import inspect
 import json
@@ -21,8 +22,12 @@ from app.coordination.async_bridge_manager import get_bridge_manager
 from app._table import ALIASES
 
 WORDS = re.compile(
-    r"(get_\w*(stats|status|health|metrics|summary|states?|score|level)|health_(check|summary))$"
+    r"(get_\w*(stats|status|health|metrics|summary|states?|score|level|priorities|weights|priority_configs|feedback"
+    r"|quality|stage|judgement|iterations|transitions|models|production_model(_id)?|trigger_conditions)"
+    r"|health_(check|summary)|analyze(_metrics)?|weights|plateaus|velocity|search_budget|refused_shards)$"
 )
+CONFIG = "connect_four_2p"
+CONFIG_NAMES = {"config", "config_key"}
 OBJECT = re.compile(r"^get_\w+$")
 SLOWEST_S = 1.0
 
@@ -45,14 +50,28 @@ def plain(value):
     return str(value)
 
 
-def asks_nothing(call):
-    """Whether *call* can be made without arguments."""
+def must_be_given(call):
+    """The names of the arguments without which *call* cannot be made; None if that is not told."""
     try:
         parameters = inspect.signature(call).parameters.values()
     except (TypeError, ValueError):
-        return False
+        return None
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return all(each.default is not inspect.Parameter.empty or each.kind in variadic for each in parameters)
+    empty = inspect.Parameter.empty
+    return [each.name for each in parameters if each.default is empty and each.kind not in variadic]
+
+
+def asks_nothing(call):
+    """Whether *call* can be made without arguments."""
+    return must_be_given(call) == []
+
+
+def asking(call):
+    """*call*, or *call* about a config if it takes one; None if it wants anything else."""
+    names = must_be_given(call)
+    if names is None or len(names) > 1 or not CONFIG_NAMES.issuperset(names):
+        return None
+    return functools.partial(call, CONFIG) if names else call
 
 
 def questions():
@@ -64,11 +83,11 @@ def questions():
         module = importlib.import_module(path)
         for name in getattr(module, "__all__", dir(module)):
             value = getattr(module, name, None)
-            if not inspect.isfunction(value) or not OBJECT.match(name) or not asks_nothing(value):
+            if not inspect.isfunction(value):
                 continue
-            if WORDS.match(name):
-                found.setdefault(name, value)
-            elif not inspect.iscoroutinefunction(value):
+            if WORDS.match(name) and (call := asking(value)) is not None:
+                found.setdefault(name, call)
+            elif OBJECT.match(name) and asks_nothing(value) and not inspect.iscoroutinefunction(value):
                 found.setdefault(f"{name}()", value)
     return found
 
@@ -76,8 +95,8 @@ def questions():
 def methods(name, thing):
     for each in dir(type(thing)):
         method = getattr(thing, each, None) if WORDS.match(each) else None
-        if callable(method) and asks_nothing(method):
-            yield f"{name}.{each}", method
+        if callable(method) and (call := asking(method)) is not None:
+            yield f"{name}.{each}", call
 
 
 def answer(call):

@@ -116,14 +116,14 @@ def validate_coordinator(coordinator: Any) -> list[str]:
 async def invoke_health_check(component: Any, *, default_on_error: bool = False) -> HealthCheckResult:
     """Ask *component* how it is, whatever the shape of its check: sync or async, bool, dict or result.
 
-    A check that raises is unhealthy, always. *default_on_error* is the caller's word for a component that
-    cannot be asked because it has no check: degraded if True, unhealthy if not.
+    A check that raises is an error, always. *default_on_error* says that a component without a check is none:
+    then it is unknown how it is, which is not healthy either.
     """
     check = getattr(component, "health_check", None)
     if check is None:
         missing = f"{_label(component)} has no health_check"
-        degraded, unhealthy = HealthCheckResult.degraded, HealthCheckResult.unhealthy
-        return degraded(missing) if default_on_error else unhealthy(missing)
+        status = CoordinatorStatus.UNKNOWN if default_on_error else CoordinatorStatus.ERROR
+        return HealthCheckResult(False, status, missing)
     answer = await attempt_async(f"health check of {_label(component)}", check)
     if answer.error is not None:
         return HealthCheckResult.unhealthy(f"health_check raised {answer.error!r}")

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import structlog
 
 from ringrift.coordination.event_router import get_router
-from ringrift.engine.blocking import loop_is_running, run_blocking
+from ringrift.engine.blocking import blocking, loop_is_running, run_blocking
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import engine_on_demand, open_engine
 from ringrift.engine.ports import CursorKey, Engine, EventLog, KeyValue, LogEvent, LogRecord, Position
@@ -174,7 +174,8 @@ class CrossProcessEventQueue(SingletonMixin):
         except StorageReadOnly:
             return -1
 
-    def subscribe(
+    @blocking(timeout_s=_CALL_S)
+    async def subscribe(
         self,
         process_name: str,
         event_types: Sequence[Any] | None = None,
@@ -190,11 +191,7 @@ class CrossProcessEventQueue(SingletonMixin):
             event_types=None if event_types is None else [normalize_event_type(t) for t in event_types],
             last_poll_s=runtime.now_s(),
         )
-
-        async def register() -> None:
-            await Subscribers((await self._open()).kv).save(subscriber)
-
-        _run(register())
+        await Subscribers((await self._open()).kv).save(subscriber)
         return subscriber.subscriber_id
 
     def poll(
@@ -224,26 +221,17 @@ class CrossProcessEventQueue(SingletonMixin):
     def get_pending_count(self, subscriber_id: str) -> int:
         return len(_run(self._poll(subscriber_id, None, 100_000, None)))
 
-    def get_last_acked_event_id(self, subscriber_id: str) -> int:
+    @blocking(timeout_s=_CALL_S)
+    async def get_last_acked_event_id(self, subscriber_id: str) -> int:
         """Return the highest number that this subscriber has dealt with."""
+        position = await self._position((await self._open()), subscriber_id)
+        return max((position.floor, *position.done_above))
 
-        async def last() -> int:
-            position = await self._position((await self._open()), subscriber_id)
-            return max((position.floor, *position.done_above))
-
-        return _run(last())
-
-    def cleanup(self) -> tuple[int, int, int]:
+    @blocking(timeout_s=_CALL_S)
+    async def cleanup(self) -> tuple[int, int, int]:
         """Apply retention now (it also runs by itself); return how many events, subscribers, acks went."""
-
-        async def clean() -> tuple[int, int, int]:
-            engine = await self._open()
-            return await engine.events.trim(), 0, 0
-
-        return _run(clean())
-
-    def get_stats(self) -> dict[str, Any]:
-        return _run(self._stats())
+        engine = await self._open()
+        return await engine.events.trim(), 0, 0
 
     def close(self) -> None:
         """Let go of a database of our own; the engine of the process is left alone."""
@@ -360,7 +348,8 @@ class CrossProcessEventQueue(SingletonMixin):
         await engine.events.commit({CursorKey(subscriber_id, _INSTANCE): moved})
         return moved
 
-    async def _stats(self) -> dict[str, Any]:
+    @blocking(timeout_s=_CALL_S)
+    async def get_stats(self) -> dict[str, Any]:
         engine = await self._open()
         first, last = await engine.events.bounds()
         by_type: dict[str, int] = {}

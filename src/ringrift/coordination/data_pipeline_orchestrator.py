@@ -542,7 +542,8 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         state = self._stored_state()
         if self._answers.loop is not None and state in (None, "stopped"):
             state = "running"  # it has just begun, and has not said so yet
-        if run is None:
+        # A store that others use is no run yet: its nothing is no zero.
+        if run is None or (state is None and not run.configs()):
             unknown = ("iterations_completed", "games_generated", "promotions", "average_iteration_seconds")
             return {"run_state": state, "stages": {}, **dict.fromkeys(unknown), "last_activity": None}
         states = [run.state(config) for config in run.configs()]

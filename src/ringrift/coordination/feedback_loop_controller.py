@@ -24,13 +24,11 @@ from ringrift.coordination.curriculum_integration import (
     reset_curriculum_integration,
     wire_curriculum_events,
 )
-from ringrift.coordination.event_router import get_router
 from ringrift.coordination.run_coordinator import (
+    AskedDaemon,
     EvaluationWatcher,
     SituationDaemon,
-    StageDaemon,
     Told,
-    get_situations,
     heard_by,
 )
 from ringrift.engine.run_reports import reported, reported_health
@@ -389,7 +387,7 @@ class _Said:
     asked_for_check: bool = False
 
 
-class FeedbackLoopController(StageDaemon):
+class FeedbackLoopController(AskedDaemon):
     """The feedback of every config, told on change; small changes and quick ones are held back."""
 
     capability: ClassVar[str] = "training_feedback"
@@ -413,9 +411,7 @@ class FeedbackLoopController(StageDaemon):
         signals: FeedbackSignals | None = None,
         interval_s: float = INTERVAL_S,
     ) -> None:
-        super().__init__(SOURCE, cycle_interval=interval_s, router=router, runtime=runtime)
-        self.router = router or get_router()
-        self._situations = situations or get_situations()
+        super().__init__(SOURCE, interval_s=interval_s, router=router, runtime=runtime, situations=situations)
         self.signals = signals or get_feedback_signals()
         self._said: dict[str, _Said] = {}
 
@@ -454,8 +450,8 @@ class FeedbackLoopController(StageDaemon):
     # --- what it knows --------------------------------------------------------------------------------------
 
     def get_feedback(self, config_key: str) -> Feedback:
-        """What is in force for *config_key* by its results; neutral for a config that does not run here."""
-        situation = self._situations.get(config_key)
+        """What is in force for *config_key* by its results; neutral for a config that no run has."""
+        situation = self._answers.get(config_key)
         return NEUTRAL if situation is None else in_force(situation)
 
     @reported

@@ -17,7 +17,7 @@ import structlog
 
 from ringrift.coordination.handler_base import HandlerBase, SubscribedCoordinator
 from ringrift.coordination.run_coordinator import get_loop_waker
-from ringrift.engine.arguments import check_part
+from ringrift.engine.arguments import check_integer, check_name, check_part, refuse
 from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import engine_on_demand
 from ringrift.engine.ports import Json, NewWork, WorkItem, WorkQueue, WorkState
@@ -217,15 +217,25 @@ def select_curriculum_config(
 ) -> str:
     """Pick a config at random, the rarer played the likelier; those below 100 games before all others.
 
-    Without *games_by_config* it goes by the status of the run; `ConfigError` if there is none.
+    Without *games_by_config* it goes by the status of the run; `ConfigError` if there is none, and for
+    anything but numbers of games by config.
     """
     games_by_config = _games_of_the_run() if games_by_config is None else games_by_config
+    _check_games(games_by_config)
     if not games_by_config:
         raise ConfigError("there is no config to choose from")
     few = {config: games for config, games in games_by_config.items() if games < UNDERSERVED_GAMES}
     among = few or dict(games_by_config)
     weights = [1.0 / (max(0, games) + 1) for games in among.values()]
     return (rng or system_runtime().rng).choices(list(among), weights)[0]
+
+
+def _check_games(games_by_config: object) -> None:
+    if not isinstance(games_by_config, Mapping):
+        refuse("games_by_config", games_by_config, "a dict from config key to its number of games")
+    for config, games in games_by_config.items():
+        check_name("a config", config)
+        check_integer(f"games_by_config[{config!r}]", games, low=0)
 
 
 @blocking(timeout_s=ANSWER_S)

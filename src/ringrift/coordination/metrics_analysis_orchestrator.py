@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import msgspec
 
 from ringrift.coordination.handler_base import HandlerBase
 from ringrift.coordination.run_coordinator import EvaluationWatcher, ListeningCoordinator, Told
-from ringrift.engine.run_reports import reported
+from ringrift.engine.run_reports import answers_here, reported, reported_slowly
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.judging.feedback import gauntlet_of, held_loss, rating_curve
@@ -188,11 +188,26 @@ class MetricsAnalysisOrchestrator(ListeningCoordinator):
         self.router.publish_sync("METRICS_UPDATED", payload, self.name)
 
     def analyze(self, name: str | None = None, config: str | None = None) -> dict[str, WindowAnalysis]:
-        """Judge the windows of one metric, of one config, or of all."""
+        """Judge the windows of one metric, of one config, or of all; elsewhere as the run told them last."""
+        told = {} if answers_here(self) else self._told()
+        # What this process recorded itself is newer.
+        rows = {**told, **self._analyses(list(self._metrics.items()))}
         return {
-            key: metric.analysis()
-            for key, metric in self._metrics.items()
-            if name in (None, metric.name) and config in (None, metric.config)
+            key: WindowAnalysis(**{**row["window"], "direction": TrendDirection(row["window"]["direction"])})
+            for key, row in rows.items()
+            if name in (None, row["name"]) and config in (None, row["config"])
+        }
+
+    @reported_slowly
+    def _told(self) -> dict[str, Any]:
+        # A copy: it is asked off the loop, and points come in meanwhile.
+        return self._analyses(list(self._metrics.copy().items()))
+
+    @staticmethod
+    def _analyses(metrics: list[tuple[str, Metric]]) -> dict[str, Any]:
+        return {
+            key: {"name": each.name, "config": each.config, "window": asdict(each.analysis())}
+            for key, each in metrics
         }
 
     def plateaus(self) -> dict[str, PlateauFinding]:

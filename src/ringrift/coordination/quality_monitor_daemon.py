@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any, ClassVar
 
-from ringrift.coordination.run_coordinator import SituationDaemon, heard_by
+from ringrift.coordination.run_coordinator import AskedDaemon, heard_by
 from ringrift.engine.run_reports import reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -261,7 +261,7 @@ def _parity_rate(config: str, view: QualityView, before: float) -> Told:
 INTERVAL_S = 15.0
 
 
-class QualityMonitorDaemon(SituationDaemon):
+class QualityMonitorDaemon(AskedDaemon):
     """Scores are read from the run's state; this daemon keeps only what it has said."""
 
     capability: ClassVar[str] = "data_quality"
@@ -319,13 +319,13 @@ class QualityMonitorDaemon(SituationDaemon):
     # --- what it knows --------------------------------------------------------------------------------
 
     def get_quality(self, config_key: str) -> QualityView | None:
-        """The quality of the newest games now; None for a config that does not run here."""
-        situation = self._situations.get(config_key)
+        """The quality of the newest games now; None for a config that no run has."""
+        situation = self._answers.get(config_key)
         return None if situation is None else quality_of(situation.state)
 
     def refused_shards(self, config_key: str) -> dict[str, str]:
         """The shards that nobody should learn from, with the reason."""
-        situation = self._situations.get(config_key)
+        situation = self._answers.get(config_key)
         shards = [] if situation is None else situation.state.shards.values()
         return {shard.digest: why for shard in shards if (why := refuse_shard(shard)) is not None}
 

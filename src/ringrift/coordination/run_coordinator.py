@@ -181,7 +181,12 @@ class SituationDaemon(StageDaemon):
 
 
 class AskedDaemon(SituationDaemon):
-    """One that others in its process ask: the one that runs is the one they find."""
+    """One that others ask: in its process they find the one that runs, and anywhere what a run decided."""
+
+    def __init__(self, name: str, **parts: Any) -> None:
+        super().__init__(name, **parts)
+        # Knows a run of another process, too, from the store; `_situations` is of this process alone.
+        self._answers = answers_of(self._situations)
 
     async def _on_start(self) -> None:
         process_scope().put(type(self), self)

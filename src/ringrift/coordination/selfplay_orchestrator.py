@@ -165,16 +165,20 @@ class SelfplayOrchestrator(SubscribedCoordinator):
             return {**dict.fromkeys(_NUMBERS), **await asyncio.to_thread(self._held_back)}
         # From the store and not from events heard: these differ between processes.
         ended, seen = await self._ended.look(store.queue), await read_run(store.kv)
-        now_s = self.runtime.now_s()
+        active, now_s = await _active(store, self.runtime), self.runtime.now_s()
+        # A store that others use is no run yet: its nothing is no zero.
+        if seen is None and not active and KIND not in await store.queue.counts():
+            return {**dict.fromkeys(_NUMBERS), **await asyncio.to_thread(self._held_back)}
         recent = [task for task in ended if task.end_time and now_s - task.end_time <= WINDOW_S]
+        by_config = _taken_in(_counted(recent, lambda task: task.config_key), seen)
         return {
-            "active_tasks": len(await _active(store, self.runtime)),
+            "active_tasks": len(active),
             "completed_tasks": sum(task.success for task in ended),
             "failed_tasks": sum(not task.success for task in ended),
             "total_games": None if seen is None else _games(seen),
-            "games_last_hour": _summed(recent),
+            "games_last_hour": sum(by_config.values()),
             "games_per_second": _speed(seen, now_s),
-            "games_by_config": _counted(recent, lambda task: task.config_key),
+            "games_by_config": by_config,
             "games_by_node": _counted(recent, lambda task: task.node_id),
             **await asyncio.to_thread(self._held_back),
         }
@@ -307,16 +311,22 @@ def _games(seen: RunSeen) -> int:
     return sum(config.games + config.games_unchecked for config in seen.configs.values())
 
 
+def _taken_in(made: Mapping[str, int], seen: RunSeen | None) -> dict[str, int]:
+    """Without what the run refused, or has yet to take in: in its first hour it has no more than in all."""
+    has = (
+        {}
+        if seen is None
+        else {name: each.games + each.games_unchecked for name, each in seen.configs.items()}
+    )
+    return {config: min(games, has.get(config, games)) for config, games in made.items()}
+
+
 def _speed(seen: RunSeen | None, now_s: float) -> float | None:
     """Games per second by the jobs under way; none of a run that was stopped, unknown of a silent one."""
     state = run_state(seen, now_s)
     if seen is None or state is None:
         return None
     return 0.0 if state == "stopped" else sum(config.games_per_s for config in seen.configs.values())
-
-
-def _summed(tasks: Sequence[SelfplayTask]) -> int:
-    return sum(task.games_generated or 0 for task in tasks)
 
 
 def _counted(tasks: Sequence[SelfplayTask], about: Callable[[SelfplayTask], str]) -> dict[str, int]:

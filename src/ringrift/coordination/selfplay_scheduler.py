@@ -34,13 +34,14 @@ from ringrift.coordination.selfplay_orchestrator import (
     reset_selfplay_orchestrator,
     wire_selfplay_events,
 )
+from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
-from ringrift.engine.run_reports import reported
+from ringrift.engine.run_reports import answers_here, reported
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.run_status import ConfigSeen, RunSeen, read_run
+from ringrift.health.run_status import ConfigSeen, RunSeen, read_run, seen_run
 from ringrift.learning.intake import is_claim
 from ringrift.learning.plan.stages import LoopWaker
 from ringrift.runtime import Runtime
@@ -95,6 +96,7 @@ __all__ = [
 
 NAME = "selfplay_scheduler"
 INTERVAL_S = 15.0
+ANSWER_S = 10.0
 # Shares move a little with every plan; telling each move would never end.
 SHARE_CHANGE_TOLD = 0.02
 RATE_CHANGE_TOLD = 0.20
@@ -305,7 +307,9 @@ class SelfplayScheduler(StageDaemon):
         return {**super().get_status(), **self.get_metrics()}
 
     def _configs(self) -> Mapping[str, ConfigSeen]:
-        return {} if self.run_seen is None else self.run_seen.configs
+        """As the last cycle saw them; where none runs, as the run last told."""
+        run = self.run_seen if answers_here(self) else run_blocking(seen_run(), timeout_s=ANSWER_S)
+        return {} if run is None else run.configs
 
 
 def gpu_memory_needed_gb(config: str) -> float:

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ringrift.data.kv_records import KvRecords, each, kv_of, one_per_process
+from ringrift.data.kv_records import KvRecords, for_each, kv_of, one_per_process
 from ringrift.data.transfer.deliveries import (
     DeliveryLedger,
     DeliveryRecord,
@@ -155,7 +155,7 @@ class SyncWAL:
         return name
 
     async def mark_in_progress(self, entry_ids: Iterable[str]) -> None:
-        await each(entry_ids, lambda name: self._set(name, status=DeliveryStatus.TRANSFERRING))
+        await for_each(entry_ids, lambda name: self._set(name, status=DeliveryStatus.TRANSFERRING))
 
     async def mark_complete(self, entry_ids: Iterable[str]) -> int:
         """These, and only these, are handed over; return how many were open."""
@@ -173,7 +173,7 @@ class SyncWAL:
             )
             done += after is not None
 
-        await each(entry_ids, one)
+        await for_each(entry_ids, one)
         self._counted = None
         return done
 

@@ -45,9 +45,7 @@ class TrainingActivityDaemon(StagingDaemon):
 
 def get_training_activity_daemon() -> TrainingActivityDaemon:
     """Return the daemon of this process; it hears events once it is started."""
-    return process_scope().get(
-        TrainingActivityDaemon, lambda: TrainingActivityDaemon(reports=get_node_reports())
-    )
+    return create_staging_daemon()
 
 
 def create_staging_daemon(
@@ -55,7 +53,14 @@ def create_staging_daemon(
     router: UnifiedEventRouter | None = None,
     runtime: Runtime | None = None,
 ) -> TrainingActivityDaemon:
-    """The daemon with the trigger that its row of the daemon table names."""
-    return TrainingActivityDaemon(
-        (settings or {}).get("trigger", RUNNING), router=router, runtime=runtime, reports=get_node_reports()
-    )
+    """The daemon with the trigger that its row of the daemon table names.
+
+    For trainings that run it is the one of this process, unless it is for another *router*.
+    """
+    trigger = (settings or {}).get("trigger", RUNNING)
+    if trigger == RUNNING and (router is None or router is get_router()):
+        return process_scope().get(
+            TrainingActivityDaemon,
+            lambda: TrainingActivityDaemon(runtime=runtime, reports=get_node_reports()),
+        )
+    return TrainingActivityDaemon(trigger, router=router, runtime=runtime, reports=get_node_reports())

@@ -9,7 +9,7 @@ from ringrift.coordination.event_router import get_router
 from ringrift.coordination.sync_base import open_data_plane
 from ringrift.data.plane import DataPlane, OpenPlane
 from ringrift.data.sync.freshness import FreshnessCheck, FreshnessConfig, FreshnessResult, judge_freshness
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 
@@ -47,13 +47,12 @@ def get_freshness_checker() -> FreshnessChecker:
     return process_scope().get(FreshnessChecker, FreshnessChecker)
 
 
-def check_freshness(board_type: str, num_players: int) -> FreshnessResult:
-    """Look at the data of one config, from code without an event loop."""
-    return run_blocking(get_freshness_checker().check(f"{board_type}_{num_players}p"))
-
-
 async def check_freshness_async(board_type: str, num_players: int) -> FreshnessResult:
+    """Look at the data of one config; `check_freshness` is for code without an event loop."""
     return await get_freshness_checker().check(f"{board_type}_{num_players}p")
+
+
+check_freshness = blocking(check_freshness_async)
 
 
 async def ensure_fresh_data(board_type: str, num_players: int) -> FreshnessResult:

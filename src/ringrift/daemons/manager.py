@@ -454,8 +454,7 @@ class DaemonService(DaemonReader):
 
     def get_degraded_daemons(self) -> list[DaemonType]:
         """Return the critical daemons that are only tried at long intervals."""
-        units = self._supervisor.units.values()
-        return [unit.daemon_type for unit in units if unit.info.state is DaemonState.DEGRADED]
+        return [t for t, info in self.get_status().items() if info.state is DaemonState.DEGRADED]
 
     def get_recent_restarts(self, within_seconds: float = 300.0) -> dict[DaemonType, int]:
         """Return the number of restarts by daemon, without zeros."""

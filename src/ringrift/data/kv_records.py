@@ -121,9 +121,14 @@ class KvHistory(KvRecords[T]):
         self._written += 1
 
 
-async def each(items: Iterable[A], call: Callable[[A], Awaitable[object]]) -> None:
-    """Do a small write for each item, several at a time: the engine commits together what comes together."""
-    turns = asyncio.Semaphore(AT_ONCE_MAX)
+async def for_each(
+    items: Iterable[A], call: Callable[[A], Awaitable[object]], *, at_once: int = AT_ONCE_MAX
+) -> None:
+    """Do something for each item, several at a time; the first error ends it.
+
+    The default is for small writes: the engine commits together what comes together.
+    """
+    turns = asyncio.Semaphore(at_once)
 
     async def one(item: A) -> None:
         async with turns:

@@ -34,6 +34,7 @@ from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.status import CoordinatorStatus
+from ringrift.work.backpressure import Announced, keep_announced
 from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
 
@@ -323,14 +324,28 @@ async def test_row_28_files_of_known_low_quality_stay_and_unknown_quality_is_not
 async def test_backpressure_pauses_and_its_end_resumes():
     world = World(*nodes("a", "b"))
     daemon = daemon_of(world)
-    pressure = {"level": "high", "reason": "queues are full"}
-    daemon._on_pressure(RouterEvent("BACKPRESSURE_ACTIVATED", pressure))
+    kv, now_s = world.planes["a"].kv, world.runtime.now_s()
+    await keep_announced(kv, Announced(True, now_s, reason="queues are full", measured_s=now_s))
     await daemon.start()
     made = await world.make(b"one", "a", games=5)
     await daemon._cycle()
     assert await world.holders(made) == {"a"}
     assert daemon.counts.held_back == ("queues are full",)
+    await keep_announced(kv, Announced())
     await world.router.publish("BACKPRESSURE_RELEASED", {}, source="t")
+    await arrived(world, made, "a", "b")
+    await daemon.stop()
+    await world.router.stop()
+
+
+async def test_backpressure_that_somebody_only_says_pauses_nothing():
+    world = World(*nodes("a", "b"))
+    daemon = daemon_of(world)
+    await daemon.start()
+    pressure = {"level": "stop", "reason": "hearsay"}
+    await world.router.publish("BACKPRESSURE_ACTIVATED", pressure, source="t")
+    made = await world.make(b"one", "a", games=5)
+    await daemon._cycle()
     await arrived(world, made, "a", "b")
     await daemon.stop()
     await world.router.stop()

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from ringrift.engine.blocking import BackgroundLoop, run_blocking
+from ringrift.engine.blocking import BackgroundLoop, blocking, run_blocking
 from ringrift.engine.leases import NamedLease
 from ringrift.engine.opening import (
     close_engine,
@@ -114,6 +114,29 @@ async def test_whoever_waits_for_a_lease_from_before_the_store_waits_for_its_hol
 def test_a_blocking_call_ends_in_time(shared):
     with pytest.raises(Unavailable):
         run_blocking(asyncio.Event().wait(), timeout_s=0.05)
+
+
+class Shelf:
+    def __init__(self, *sizes):
+        self._sizes = sizes
+
+    async def count_async(self, *, above=0):
+        return sum(size > above for size in self._sizes)
+
+    count = blocking(count_async, timeout_s=5.0)
+
+    @blocking(timeout_s=0.05)
+    async def wait(self):
+        await asyncio.Event().wait()
+
+
+def test_a_method_has_a_blocking_twin_that_takes_the_same_and_ends_in_time(shared):
+    assert Shelf(1, 2, 3).count(above=1) == 2
+    with pytest.raises(TypeError):
+        Shelf().count(below=1)
+    with pytest.raises(Unavailable):
+        Shelf().wait()
+    assert Shelf.wait.__name__ == "wait"
 
 
 def test_a_blocking_call_that_would_wait_for_itself_is_refused(shared):

@@ -123,7 +123,7 @@ async def test_an_answer_that_says_nothing_is_unhealthy(answer):
     assert not (await invoke_health_check(Answering(answer))).healthy
 
 
-async def test_a_check_that_raises_is_unhealthy_and_one_that_is_missing_unless_the_caller_vouches_for_it():
+async def test_a_check_that_raises_is_unhealthy_and_one_that_is_missing_unhealthy_or_unknown():
     class Raising:
         def health_check(self):
             raise KeyError("gone")
@@ -133,9 +133,9 @@ async def test_a_check_that_raises_is_unhealthy_and_one_that_is_missing_unless_t
     assert "KeyError" in result.message
     assert not (await invoke_health_check(Raising(), default_on_error=True)).healthy
     assert not (await invoke_health_check(object())).healthy
-    vouched = await invoke_health_check(object(), default_on_error=True)
-    assert (vouched.healthy, vouched.status) == (True, CoordinatorStatus.DEGRADED)
-    assert "has no health_check" in vouched.message
+    unknown = await invoke_health_check(object(), default_on_error=True)
+    assert (unknown.healthy, unknown.status) == (False, CoordinatorStatus.UNKNOWN)
+    assert "has no health_check" in unknown.message
 
 
 async def test_one_directory_serves_every_view():

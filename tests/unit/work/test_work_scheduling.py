@@ -103,7 +103,7 @@ async def test_games_count_when_the_run_has_them_and_not_when_they_are_told(self
     await router.publish("SELFPLAY_COMPLETE", told)
     stats = await orchestrator.stats()
     assert stats["total_games"] is None, "no run has said how many it has"
-    assert (stats["games_last_hour"], stats["completed_tasks"]) == (0, 0)
+    assert (stats["games_last_hour"], stats["completed_tasks"]) == (None, None), "nor has anything played"
     await put_run(engine, runtime, hex8_3p=ConfigSeen(games=30, games_unchecked=10))
     assert (await orchestrator.stats())["total_games"] == 40
     assert get_loop_waker().rung["SELFPLAY_COMPLETE"] == 1
@@ -173,6 +173,26 @@ async def test_what_is_asked_of_it_on_the_loop_does_not_wait_for_the_store(route
     assert {getter.name for getter in asked} >= {"SelfplayOrchestrator:SelfplayOrchestrator.get_metrics"}
     for getter in asked:
         getter.ask()
+
+
+async def test_a_young_run_has_no_more_games_of_the_last_hour_than_in_all(selfplay):
+    orchestrator, engine, runtime = selfplay
+    (claim,) = await begun(engine)
+    runtime.advance(10.0)
+    await engine.queue.complete(claim.id, token=claim.token, result=played(runtime))
+    await put_run(engine, runtime, hex8_3p=ConfigSeen(games=30, games_unchecked=5))
+    stats = await orchestrator.stats()
+    assert (stats["total_games"], stats["games_last_hour"], stats["games_by_config"]) == (
+        35,
+        35,
+        {"hex8_3p": 35},
+    )
+
+
+@pytest.mark.parametrize("wrong", [["hex8_2p"], [{}], 3, {"hex8_2p": "many"}, {3: 10}, {"hex8_2p": None}])
+def test_what_is_no_number_of_games_by_config_is_refused(wrong):
+    with pytest.raises(ConfigError, match=r"games_by_config|a config"):
+        select_curriculum_config(wrong)
 
 
 async def test_a_task_that_was_revived_has_not_failed(selfplay):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import DataNodes
-from ringrift.data.kv_records import KvMirror, KvRecords, each
+from ringrift.data.kv_records import KvMirror, KvRecords, for_each
 from ringrift.data.protection.records import Tombstone
 from ringrift.engine.encoding import check_digest, decode_value
 from ringrift.engine.ports import Change, EventLog, KeyValue, LogRecord
@@ -52,7 +52,7 @@ class ManifestStore:
             if await self._cards.create(checked(artifact.digest), artifact):
                 new.add(artifact.digest)
 
-        await each(artifacts, create)
+        await for_each(artifacts, create)
         return new
 
     async def artifact(self, digest: str) -> Artifact | None:
@@ -69,7 +69,7 @@ class ManifestStore:
         async def put(receipt: Receipt) -> None:
             await self._receipts.put(_place(receipt.digest, receipt.node), receipt)
 
-        await each(receipts, put)
+        await for_each(receipts, put)
 
     async def drop_copy(self, digest: str, node: str) -> bool:
         """A node no longer has the file, or it was found bad there."""

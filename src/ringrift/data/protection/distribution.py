@@ -19,7 +19,7 @@ import structlog
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checksum
-from ringrift.data.kv_records import KvRecords
+from ringrift.data.kv_records import KvRecords, for_each
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
 from ringrift.data.plane import DaemonParts, DataPlane, Failures, OpenPlane, WakingDaemon, copy_artifacts
@@ -509,19 +509,14 @@ class DistributionDaemon(WakingDaemon):
         return list({want.name + want.target: want for want in reversed(wants)}.values())
 
     async def _deliver(self, plane: DataPlane, standings: list[Standing]) -> None:
-        turns = asyncio.Semaphore(self.rules.parallel)
-        async with asyncio.TaskGroup() as group:
-            for standing in standings:
-                if standing.deliveries:
-                    await self._tell_started(standing)
-                for delivery in standing.deliveries:
-                    group.create_task(self._deliver_in_turn(plane, delivery, turns))
+        due = [delivery for standing in standings for delivery in standing.deliveries]
+        for standing in standings:
+            if standing.deliveries:
+                await self._tell_started(standing)
+        await for_each(due, lambda delivery: self._deliver_one(plane, delivery), at_once=self.rules.parallel)
 
-    async def _deliver_in_turn(
-        self, plane: DataPlane, delivery: NodeDelivery, turns: asyncio.Semaphore
-    ) -> None:
-        async with turns:
-            error = await self._try(plane, delivery)
+    async def _deliver_one(self, plane: DataPlane, delivery: NodeDelivery) -> None:
+        error = await self._try(plane, delivery)
         key = (delivery.want.name, delivery.target)
         if not error:
             self._failures.succeeded([key])

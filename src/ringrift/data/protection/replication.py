@@ -17,6 +17,7 @@ import structlog
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of
 from ringrift.data.config import DataNode
+from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.store import AwayNodes, Copies, CopyView, DiskStates
 from ringrift.data.plane import DaemonParts, DataPlane, OpenPlane, WakingDaemon, copy_artifacts
 from ringrift.data.protection.inventory import Inventory, look_everywhere
@@ -511,20 +512,15 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         return self.last_plan
 
     async def _act(self, plane: DataPlane, found: RepairPlan) -> None:
-        turns = asyncio.Semaphore(self.rules.parallel)
         self.failures = {}
-        async with asyncio.TaskGroup() as group:
-            for node_transfer in _node_transfers(found.repairs):
-                group.create_task(self._repair_in_turn(plane, node_transfer, turns))
 
-    async def _repair_in_turn(
-        self, plane: DataPlane, node_transfer: list[Repair], turns: asyncio.Semaphore
-    ) -> None:
-        async with turns:
-            claimed = [repair for repair in node_transfer if await self._claim(plane, repair)]
+        async def repair(node_transfer: list[Repair]) -> None:
+            claimed = [wanted for wanted in node_transfer if await self._claim(plane, wanted)]
             if claimed:
                 self._begun.extend([self._runtime.monotonic_s()] * len(claimed))
                 await self._repair(plane, claimed)
+
+        await for_each(_node_transfers(found.repairs), repair, at_once=self.rules.parallel)
 
     async def _claim(self, plane: DataPlane, repair: Repair) -> bool:
         """One repairer at a time, and not again before the cooldown is over."""

@@ -53,6 +53,7 @@ from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
+from ringrift.work.backpressure import read_announced
 
 # What transfers need now and then: deliveries that are due again, and a fresh hint of what is held here.
 
@@ -199,8 +200,8 @@ class DataSyncDaemon(WakingDaemon):
             "HOST_OFFLINE": self._on_offline,
             "TRAINING_STARTED": self._on_training,
             "MODEL_DISTRIBUTION_COMPLETE": self._on_new_data,
-            "BACKPRESSURE_ACTIVATED": self._on_pressure,
-            "BACKPRESSURE_RELEASED": self._on_release,
+            "BACKPRESSURE_ACTIVATED": self._on_new_data,  # it looks at what was measured
+            "BACKPRESSURE_RELEASED": self._on_new_data,
         }
 
     # --- what it hears --------------------------------------------------------------------------------
@@ -230,13 +231,6 @@ class DataSyncDaemon(WakingDaemon):
         self._reports.training_began(str(event.payload["node_id"]), self._runtime.now_s())
         self._on_model_request(event)
 
-    def _on_pressure(self, event: RouterEvent) -> None:
-        self._paused = str(event.payload.get("reason") or "backpressure")
-
-    def _on_release(self, event: RouterEvent) -> None:
-        self._paused = ""
-        self._on_new_data(event)
-
     # --- one cycle ------------------------------------------------------------------------------------
 
     async def _run_cycle(self) -> None:
@@ -254,6 +248,8 @@ class DataSyncDaemon(WakingDaemon):
         await tell_disk(plane)
         await Cataloguer(plane).catalogue()
         await take_over_arrivals(plane)
+        # What was measured, not what was said of it: anybody may say it, and its end may be lost.
+        self._paused = (await read_announced(plane.kv)).why_held(self._runtime.now_s())
         if not config.enabled or self._paused:
             counts.held_back = (self._paused or "sync is switched off",)
             self._requests.at_once |= requests.at_once

@@ -5,7 +5,6 @@ What is counted are the receipts that receivers wrote, and nothing else.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.config import FILES_PER_TRIP, SyncStrategy
+from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane
 from ringrift.data.sync.cluster_view import SyncHistory, SyncRecord
@@ -254,18 +254,12 @@ class SyncExecutor:
             return []
         side_by_side = min(width, len(node_transfers))
         share = None if pace.bytes_per_s is None else pace.bytes_per_s / side_by_side
-        gate, ends = asyncio.Semaphore(side_by_side), []
+        ends: list[NodeTransferResult] = []
 
         async def one(node_transfer: NodeTransfer) -> None:
-            async with gate:
-                ends.append(await self._one(node_transfer, pace, share, tally))
+            ends.append(await self._one(node_transfer, pace, share, tally))
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for node_transfer in node_transfers:
-                    group.create_task(one(node_transfer), name=f"sync:{node_transfer.node}")
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        await for_each(node_transfers, one, at_once=side_by_side)
         return ends
 
     async def _one(

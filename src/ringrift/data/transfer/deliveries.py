@@ -7,7 +7,6 @@ So are the write-ahead log of the sync, its dead letters, and what the transfer 
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ import structlog
 
 from ringrift.daemons.running import call_async
 from ringrift.data.artifacts import Artifact
-from ringrift.data.kv_records import KvRecords, kv_of
+from ringrift.data.kv_records import KvRecords, for_each, kv_of
 from ringrift.data.transfer.contract import DeliveryEnd
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
@@ -405,15 +404,12 @@ class RetryQueue:
     async def run_due(self) -> RetryRound:
         """Try everything that is due, once."""
         await self._end_interrupted()
-        turns, outcomes = asyncio.Semaphore(self._at_once), list[str]()
+        outcomes: list[str] = []
 
         async def one(item: DeliveryRecord) -> None:
-            async with turns:
-                outcomes.append(await self._retry(item))
+            outcomes.append(await self._retry(item))
 
-        async with asyncio.TaskGroup() as group:
-            for item in await self.due():
-                group.create_task(one(item))
+        await for_each(await self.due(), one, at_once=self._at_once)
         self._rounds += 1
         self._delivered += outcomes.count("delivered")
         return RetryRound(

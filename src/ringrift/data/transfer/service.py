@@ -16,7 +16,7 @@ import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt, in_batches
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.kv_records import each
+from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.store import ManifestStore
 from ringrift.data.protection.records import DecisionLog
 from ringrift.data.transfer.contract import (
@@ -345,9 +345,9 @@ class TransferService:
             if await self._manifest.artifact(receipt.digest) is None:
                 unknown.append(tally.cards[receipt.digest])
 
-        await each(new, look)
-        await each(unknown, lambda card: self._manifest.register([card]))
-        await each(new, lambda receipt: self._manifest.add_receipts([receipt]))
+        await for_each(new, look)
+        await for_each(unknown, lambda card: self._manifest.register([card]))
+        await for_each(new, lambda receipt: self._manifest.add_receipts([receipt]))
 
     async def _learn_from_failures(self, way: Way, node: DataNode, tally: CallCounts, begun_s: float) -> None:
         """Strike copies that are not there, and look at our own where other bytes than expected arrived.
@@ -399,7 +399,7 @@ class TransferService:
     async def _open_deliveries(self, way: Way, node: DataNode, tally: CallCounts) -> None:
         # Of a long list only the ends are written down: one write a file instead of two.
         if way is Way.SEND and len(tally.cards) <= DELIVERIES_OPENED_MAX:
-            await each(
+            await for_each(
                 tally.cards.values(),
                 lambda card: self.ledger.record_delivery_started(
                     card.kind.value,
@@ -416,7 +416,7 @@ class TransferService:
             tally.give_up("the transfer was broken off")
             try:
                 ends = list(tally.ends(self._nodes.this.name))
-                await each(ends, lambda end: self.ledger.end(*end))
+                await for_each(ends, lambda end: self.ledger.end(*end))
             except Unavailable as error:  # what was moved is worth more than the note of it
                 log.warning("transfer.deliveries_not_noted", node=node.name, error=str(error))
 
