@@ -24,12 +24,11 @@ from ringrift.learning.announcements import RouterAnnouncer
 from ringrift.learning.controller import Controller
 from ringrift.learning.models import read_champion
 from ringrift.learning.plan.rules import configured_rules
-from ringrift.learning.plan.stages import NEEDED
+from ringrift.learning.plan.stages import NEEDED, StageMembers
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, load_settings
 from ringrift.work.job.folder import JobFolders
-from ringrift.work.stages import StageMembers
 from ringrift.work.tasks import DurationStore
 from ringrift.work.worker.claim import WorkerContext, WorkerEvents
 from ringrift.work.worker.main import Worker

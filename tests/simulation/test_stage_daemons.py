@@ -26,12 +26,11 @@ from ringrift.learning.judging.promotion import ROLLBACK
 from ringrift.learning.plan import training_data
 from ringrift.learning.plan.orders import outlook
 from ringrift.learning.plan.rules import CascadeRules, StudentRules
-from ringrift.learning.plan.stages import LEVERS
+from ringrift.learning.plan.stages import LEVERS, StageMembers, why_not_planning
 from ringrift.learning.replay import replay
 from ringrift.learning.tuning import TOPIC as TUNED
 from ringrift.process import process_scope
 from ringrift.testing.simulation import simulate
-from ringrift.work.stages import StageMembers, why_not_planning
 
 PAGE = Path(__file__).parents[2] / "docs" / "stages.md"
 CONFIG = "square8_2p"

@@ -47,6 +47,7 @@ from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import require_sound_database, require_whole_store, set_run_aside
 from ringrift.learning.judging.ratings import ESCALATE_AFTER, RegressionSeverity, regression
+from ringrift.learning.plan.stages import HealthHold, why_not_planning
 from ringrift.learning.run_status import Curve
 from ringrift.learning.situation import RunningLoop, Situations
 from ringrift.process import process_scope
@@ -54,7 +55,6 @@ from ringrift.runtime import Runtime, first_of, result_before, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.status import HealthCheckResult, as_result
 from ringrift.task_owner import TaskOwner
-from ringrift.work.stages import HealthHold, why_not_planning
 from ringrift.work.worker.local import LocalWorker, local_workers
 
 # Writes what the objects of the control process say of themselves, every few seconds and as it ends.

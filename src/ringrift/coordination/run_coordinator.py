@@ -15,11 +15,11 @@ from ringrift.events.catalog.table import CATALOG
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.plan.stages import LoopWaker, StageMembers
 from ringrift.learning.situation import OpenRun, RunAnswers, Situation, Situations, StoredRunReader
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
-from ringrift.work.stages import LoopWaker, StageMembers
 
 # What this process has of the loop: one object of each kind.
 

@@ -43,6 +43,7 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import ConfigSeen, RunSeen, read_run, seen_run
 from ringrift.learning.intake import is_claim
+from ringrift.learning.plan.stages import LoopWaker
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import AWAY, STRAINED, ConfigSignals, NodeNote, NodeNotes, heard_by
 from ringrift.work.shares import (
@@ -56,7 +57,6 @@ from ringrift.work.shares import (
     quality_factor,
     search_budget,
 )
-from ringrift.work.stages import LoopWaker
 from ringrift.work.worker.records import WorkerRecord, live_workers
 
 __all__ = [

@@ -479,8 +479,11 @@ class UnifiedEventRouter:
 
     async def _let_go_of_log(self) -> None:
         """Somebody closes the engine: record what was handled there. The next use opens it again."""
-        # Without a loop that runs nobody is at work on the log, and the notes say what was handled.
-        if self._crossing is None or self._home.running is None:
+        if self._crossing is None:
+            return
+        if self._home.running is None:
+            # It was left; a failure reported late sets the recorder going again. The notes have the rest.
+            self._crossing.let_go()
             return
         try:
             async with asyncio.timeout(STOP_S):

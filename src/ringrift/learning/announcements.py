@@ -46,10 +46,10 @@ from ringrift.learning.job_announcements import (
     AnnouncementContext,
     blob_path,
 )
+from ringrift.learning.plan.stages import LOOP_SOURCE
 from ringrift.learning.tuning import TOPIC as TUNED_TOPIC
 from ringrift.learning.tuning import is_drop
 from ringrift.work.freshness_rules import FRESH_HOURS_MAX, NEVER_HOURS
-from ringrift.work.stages import LOOP_SOURCE
 
 # What is told when a model was accepted, refused or taken back.
 

@@ -50,6 +50,7 @@ from ringrift.learning.plan.stages import (
     CASCADE_TRAINING,
     LEVERS,
     SlotHold,
+    StageMembers,
     health_note,
     is_stopped,
     slot_note,
@@ -80,7 +81,6 @@ from ringrift.runtime import Runtime
 from ringrift.work.admission import SpawnGate
 from ringrift.work.job.protocol import read_report
 from ringrift.work.shares import PREPARING, config_shares, slots_for
-from ringrift.work.stages import StageMembers
 from ringrift.work.worker.records import WORKERS, WorkerRecord, live_workers, own_capability, workers_in
 
 # From an item of the queue that ended to the fact that says how.

@@ -26,6 +26,7 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import MarkWriter
 from ringrift.learning.intake import FileIntake
 from ringrift.learning.plan.rules import configured_rules
+from ringrift.learning.plan.stages import LoopWaker, StageMembers
 from ringrift.learning.requests import ALL, ReadPauses
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus, read_run_choice
 from ringrift.learning.situation import OpenRun
@@ -41,7 +42,6 @@ from ringrift.runtime import Runtime, first_error
 from ringrift.settings import Settings
 from ringrift.work.admission import SpawnGate
 from ringrift.work.shares import PREPARING
-from ringrift.work.stages import LoopWaker, StageMembers
 from ringrift.work.worker.records import RUNNING, WORKERS, WorkerRecord, jobs_in, workers_in
 
 # The status of the run is kept in the key-value port, where any process reads it in one step.

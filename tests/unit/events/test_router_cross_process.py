@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from ringrift.coordination.event_router import get_router, reset_router
+from ringrift.engine.blocking import run_blocking
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.opening import close_engine, get_engine
@@ -20,7 +21,7 @@ from ringrift.engine.ports import CursorKey, Position
 from ringrift.errors import PayloadError, StorageFull, Unavailable
 from ringrift.events import cross_process, positions
 from ringrift.events.catalog.audit import LastSeen, read_last_seen
-from ringrift.events.event import EventSource, RouterEvent
+from ringrift.events.event import Delivery, EventSource, RouterEvent
 from ringrift.events.positions import Cursor, CursorStore, DeliveryNotes, Identity, LogConnection, Note
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.runtime import system_runtime
@@ -875,6 +876,26 @@ async def test_the_engine_closes_after_the_last_position_was_recorded():
     assert seen == [1, 2]
     await router.stop()
     await close_engine()
+
+
+def test_a_recorder_that_was_left_on_the_background_loop_ends_with_the_engine():
+    """A failure that is reported after the loop was given back is handled and recorded there."""
+    router = get_router()
+    router.subscribe(CROSSING, lambda event: None, "reader")
+    run_blocking(router.occupy())
+    run_blocking(router.publish(CROSSING, {"n": 1}))
+    run_blocking(router.vacate())
+
+    async def handle_late():
+        [subscription] = router.subscriptions_to(CROSSING)
+        router._crossing.handled(Delivery(RouterEvent(CROSSING), 1), subscription)
+        return router._crossing._book.recorder
+
+    recorder = run_blocking(handle_late())
+    asyncio.run(close_engine())
+    run_blocking(asyncio.wait_for(asyncio.wait({recorder}), 20))
+    assert recorder.cancelled()
+    reset_router()
 
 
 async def test_an_event_has_a_number_of_its_own_in_the_log_of_each_router(machine, tmp_path):

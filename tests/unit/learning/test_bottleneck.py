@@ -7,9 +7,8 @@ from learning_story import RULES, Story
 
 from ringrift.learning.facts.facts import Rejected
 from ringrift.learning.facts.state import EndedJob
-from ringrift.learning.plan.stages import SlotHold, slot_note, stages_note
+from ringrift.learning.plan.stages import SlotHold, StopReason, slot_note, stages_note
 from ringrift.learning.status_view import RECENT_S, bottleneck, idle_slots
-from ringrift.work.stages import StopReason
 from ringrift.work.worker.records import RunningRecord, WorkerRecord
 
 

@@ -13,10 +13,9 @@ from ringrift.learning.facts.facts import Noted, Promoted, Recalled, RolledBack
 from ringrift.learning.judging.feedback import RatingCurves
 from ringrift.learning.plan.orders import Snapshot, export_order
 from ringrift.learning.plan.plan import plan, training_parent
-from ringrift.learning.plan.stages import stages_note
+from ringrift.learning.plan.stages import StopReason, stages_note
 from ringrift.learning.plan.training_data import fallback_tier, good_model, good_samples, next_export
 from ringrift.learning.situation import Situations
-from ringrift.work.stages import StopReason
 
 
 def three_champions() -> tuple[Story, list[str]]:

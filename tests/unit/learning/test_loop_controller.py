@@ -24,7 +24,16 @@ from ringrift.learning.facts.high_water import read_mark
 from ringrift.learning.facts.ledger import Ledger, read_facts
 from ringrift.learning.facts.state import fold
 from ringrift.learning.loop import StatusWriter, TrainingLoop
-from ringrift.learning.plan.stages import HELD_NOTED_S, LEVERS, health_note, hold_of, is_stopped
+from ringrift.learning.plan.stages import (
+    HELD_NOTED_S,
+    LEVERS,
+    HealthHold,
+    StageMembers,
+    health_note,
+    hold_of,
+    is_stopped,
+    why_not_planning,
+)
 from ringrift.learning.replay import replay
 from ringrift.learning.requests import ALL, Pause, Pauses
 from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
@@ -34,7 +43,6 @@ from ringrift.settings import Settings
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure import Announced, NodeResources, keep_announced, read_announced
 from ringrift.work.job.protocol import JobArtifact, JobReport
-from ringrift.work.stages import HealthHold, StageMembers, why_not_planning
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 FIRST, SECOND = "square8_2p", "hex8_2p"

@@ -33,11 +33,10 @@ from ringrift.learning.plan.evaluation import (
 )
 from ringrift.learning.plan.orders import Snapshot, evaluate_order, match_batch, selfplay_order
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.stages import health_gate, health_note, stage_gate
+from ringrift.learning.plan.stages import HealthHold, health_gate, health_note, stage_gate
 from ringrift.learning.plan.trust import is_recalled_model, recall_effect
 from ringrift.statistics.match_evidence import Evidence, MatchVerdict
 from ringrift.statistics.ratings import place_chances
-from ringrift.work.stages import HealthHold
 
 ALWAYS = msgspec.structs.replace(
     RULES, promotion=msgspec.structs.replace(RULES.promotion, mode=Mode.ALWAYS_ACCEPT)

@@ -9,13 +9,12 @@ from ringrift.learning.judging.promotion import Pairing
 from ringrift.learning.plan.evaluation import who_plays
 from ringrift.learning.plan.orders import Snapshot, evaluate_order
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.stages import LEVERS, stages_note
+from ringrift.learning.plan.stages import LEVERS, StopReason, stages_note
 from ringrift.learning.requests import Pause
 from ringrift.learning.run_status import Curve
 from ringrift.learning.status_view import AroundConfig, config_status, cost
 from ringrift.testing.sample_run import SampleRun
 from ringrift.web.endpoints import run_metrics
-from ringrift.work.stages import StopReason
 
 
 def a_champion(config="square8_2p", **fields):

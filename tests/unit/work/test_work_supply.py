@@ -19,8 +19,8 @@ from ringrift.engine.ports import NewWork
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RatingPoint, RunSeen
+from ringrift.learning.plan.stages import LOOP_SOURCE
 from ringrift.testing.simulation import ManualRuntime
-from ringrift.work.stages import LOOP_SOURCE
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 COUNTS = st.integers(0, 3000)

@@ -32,7 +32,7 @@ from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.files import HeldPath, hold_folder, make_folders, private_umask
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_error, first_of, result_before, system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings, load_settings
 from ringrift.work.job.folder import JobFolder, JobFolders, JobRecord
 from ringrift.work.job.host import JobHost
 from ringrift.work.job.protocol import end_processes_in
@@ -449,7 +449,7 @@ def main(argv: list[str]) -> int:
     runtime = system_runtime()
     gpus = visible_gpus()
     try:
-        settings = get_settings()
+        settings = load_settings().settings
         if options.folder is not None:
             _hold(settings.data_dir, options.folder)
         os.umask(private_umask(settings.data_dir))
@@ -463,8 +463,9 @@ def main(argv: list[str]) -> int:
             gpus=gpus,
             lease_s=options.lease_s or settings.job_lease,
         )
-        process_scope().put(Settings, replace(settings, process_name=f"worker-{config.name}"[:100]))
-        asyncio.run(_work(config, options.parent))
+        settings = replace(settings, process_name=f"worker-{config.name}"[:100])
+        process_scope().put(Settings, settings)  # for who asks the process, as the engine does
+        asyncio.run(_work(config, settings, options.parent))
     except asyncio.CancelledError:
         return ENDED_AT_ONCE
     except (ConfigError, Conflict) as error:
@@ -504,13 +505,12 @@ def _hold(folder: Path, identity: str) -> None:
         os.close(descriptor)
 
 
-async def _work(config: WorkerConfig, parent: int | None) -> None:
+async def _work(config: WorkerConfig, settings: Settings, parent: int | None) -> None:
     stop = asyncio.Event()
     loop, this = asyncio.get_running_loop(), asyncio.current_task()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _ask_to_stop, stop, this)
-    settings, runtime, engine = get_settings(), system_runtime(), await get_engine()
-    router = _router_of(settings)
+    runtime, engine, router = system_runtime(), await get_engine(), _router_of(settings)
     host = JobHost(
         runtime,
         folder=settings.job_dir / HOSTS,

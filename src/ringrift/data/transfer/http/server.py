@@ -70,7 +70,7 @@ from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Corrupt, DigestMismatch, RingRiftError, StorageFull, Unavailable
 from ringrift.files import make_folders, remove_file, replace_file
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings, load_settings
 from ringrift.tls import CertificateFiles, own_files
 
 # What is done for each request, without a word about HTTP. Requests name files by digest and chunks by
@@ -762,8 +762,8 @@ class DataServer:
 
 
 def create_data_server() -> DataServer:
-    """Make the data server of this process's settings."""
-    return data_server(get_settings(), system_runtime())
+    """Make the data server, as the settings say: it runs in a process of its own."""
+    return data_server(load_settings().settings, system_runtime())
 
 
 def data_server(settings: Settings, runtime: Runtime) -> DataServer:
