@@ -96,6 +96,7 @@ __all__ = [
 
 NAME = "selfplay_scheduler"
 INTERVAL_S = 15.0
+FIRST_S = 1.0
 ANSWER_S = 10.0
 # Shares move a little with every plan; telling each move would never end.
 SHARE_CHANGE_TOLD = 0.02
@@ -200,6 +201,12 @@ class SelfplayScheduler(StageDaemon):
 
     async def _on_start(self) -> None:
         await self._tell("IDLE_STATE_REQUEST", {"requester": NAME})
+
+    async def _rest(self) -> None:
+        # A run says how it is soon after its start; a whole interval without priorities would be long.
+        await self._runtime.sleep(
+            min(FIRST_S, self._cycle_interval) if self.run_seen is None else self._cycle_interval
+        )
 
     async def _run_cycle(self) -> None:
         kv = self._kv or (await get_engine()).kv
