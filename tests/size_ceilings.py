@@ -53,10 +53,10 @@ def modules_by_folder():
 
 def importers():
     """Every module, with the modules that import it."""
-    names = {_dotted(path): path for path in modules()}
+    names = {dotted(path): path for path in modules()}
     found = {name: set() for name in names}
     for name, path in names.items():
-        for target in _imported(parsed(text_of(path)), names.keys()):
+        for target in imported(ast.walk(parsed(text_of(path))), names.keys()):
             if target in found:
                 found[target].add(name)
     return found
@@ -64,16 +64,17 @@ def importers():
 
 def single_importer_modules():
     """Modules that exactly one other imports: fragments, which mostly belong inside it."""
-    packages = {_dotted(path) for path in modules() if path.name == "__init__.py"}
+    packages = {dotted(path) for path in modules() if path.name == "__init__.py"}
     return sorted(name for name, by in importers().items() if len(by) == 1 and name not in packages)
 
 
-def _dotted(path):
+def dotted(path):
     return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _imported(tree, known):
-    for node in ast.walk(tree):
+def imported(nodes, known):
+    """What import statements load, as far as it is one of the *known* modules or named by them."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

@@ -3,10 +3,12 @@
 import ast
 import re
 import tomllib
+from graphlib import CycleError, TopologicalSorter
 
 import pytest
 
 from ringrift.capabilities import CAPABILITIES
+from size_ceilings import dotted, imported
 from source_tree import ROOT, SOURCE, modules, parsed, text_of
 
 FUNCTION_LINES_MAX = 60
@@ -206,6 +208,27 @@ def test_private_attributes_are_found(text, found):
 def test_broad_excepts_stand_only_where_somebody_elses_code_is_isolated():
     places = {path.relative_to(SOURCE).as_posix() for path in modules() if "BLE001" in text_of(path)}
     assert len(places) <= 7, sorted(places)
+
+
+def loaded_with(tree):
+    """The import statements that run when a module is loaded."""
+    for node in tree.body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        yield from (each for each in ast.walk(node) if isinstance(each, ast.Import | ast.ImportFrom))
+
+
+def test_no_module_is_loaded_in_a_circle():
+    """Type checkers and import-linter see none: it shows when somebody loads the wrong one first."""
+    names = {dotted(path): path for path in modules()}
+    loads = {
+        name: {each for each in imported(loaded_with(parsed(text_of(path))), names) if each in names}
+        for name, path in names.items()
+    }
+    try:
+        TopologicalSorter({name: needs - {name} for name, needs in loads.items()}).prepare()
+    except CycleError as error:
+        pytest.fail(f"modules that load each other: {' -> '.join(error.args[1])}")
 
 
 def test_one_name_one_class():

@@ -178,6 +178,9 @@ class CurriculumIntegration(ListeningCoordinator):
         # Taken once: a look that no event asked for must not name the event of an earlier one.
         trigger, self._trigger = self._trigger, "interval"
         weights = curriculum_weights({config: each.share for config, each in situations.items()})
+        if not self._weights:  # after a restart only what moved since the last run is a change
+            kept = await asyncio.to_thread(load_curriculum_weights, self._path, runtime=self._runtime)
+            self._weights = {config: kept.get(config, WEIGHT_DEFAULT) for config in weights}
         told = self._rebalanced(weights, trigger)
         for config, situation in situations.items():
             memory = self._told.setdefault(config, _Announced())

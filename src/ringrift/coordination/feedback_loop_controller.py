@@ -371,24 +371,22 @@ def get_feedback_signals() -> FeedbackSignals:
 
 
 INTERVAL_S = 30.0
-COOLDOWN_S = 300.0
 CHANGE_MIN = 0.05
 SOURCE = "feedback_loop"
 
 
 @dataclass(slots=True)
 class _Said:
-    """What was said of one config, and when."""
+    """What was said of one config."""
 
     feedback: Feedback = NEUTRAL
-    at_s: float = float("-inf")
     budget: float = 1.0
     penalty: float = 0.0
     asked_for_check: bool = False
 
 
 class FeedbackLoopController(AskedDaemon):
-    """The feedback of every config, told on change; small changes and quick ones are held back."""
+    """The feedback of every config, told on change. Small changes are held back."""
 
     capability: ClassVar[str] = "training_feedback"
     plans_as = "feedback_loop"
@@ -438,12 +436,11 @@ class FeedbackLoopController(AskedDaemon):
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
         said = self._said.setdefault(config, _Said())
-        # Outside of the cooldown: poor games are to be checked at once.
-        told = _quality_events(situation, said)
-        now_s, found = self._runtime.now_s(), in_force(situation)
-        if now_s - said.at_s >= COOLDOWN_S and worth_telling(said.feedback, found):
+        told, found = _quality_events(situation, said), in_force(situation)
+        # However soon after the last: the next order goes by it, and what was told must be what is in force.
+        if worth_telling(said.feedback, found):
             told += feedback_events(config, said.feedback, found)
-            said.feedback, said.at_s = found, now_s
+            said.feedback = found
         for name, payload in told:
             await self.router.publish(name, payload, self.name)
 

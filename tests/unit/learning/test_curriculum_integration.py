@@ -117,9 +117,9 @@ def integrated(scenario, tmp_path):
 def test_the_weights_are_a_view_of_the_shares_and_the_file_says_the_same(tmp_path):
     async def scenario(run, ear, runtime, path):
         await runtime.sleep(1.0)
-        first = ear.take()["CURRICULUM_REBALANCED"]["weights"]
-        assert first == load_curriculum_weights(path, runtime=runtime)
-        assert set(first.values()) == {1.0}  # equal shares
+        assert "CURRICULUM_REBALANCED" not in ear.take()  # equal shares: nothing moved
+        first = load_curriculum_weights(path, runtime=runtime)
+        assert first == dict.fromkeys(CONFIGS, 1.0)
 
         run.fixed_shares = {"square8_2p": 0.6, "hex8_2p": 0.3, "connect_four_2p": 0.1}
         change = {"config_key": "square8_2p", "velocity": 9.0, "previous_velocity": 1.0, "trend": "improving"}
@@ -133,6 +133,18 @@ def test_the_weights_are_a_view_of_the_shares_and_the_file_says_the_same(tmp_pat
         await runtime.sleep(4 * 3600.0)
         assert "CURRICULUM_REBALANCED" not in ear.take()
         assert load_curriculum_weights(path, runtime=runtime) == told["weights"]  # kept fresh without news
+
+    integrated(scenario, tmp_path)
+
+
+def test_a_restart_moves_no_weights(tmp_path):
+    async def scenario(run, ear, runtime, path):
+        run.fixed_shares = {"square8_2p": 0.6, "hex8_2p": 0.3, "connect_four_2p": 0.1}
+        await runtime.sleep(130.0)  # one look
+        assert "CURRICULUM_REBALANCED" in ear.take()
+        parts = {"router": ear.router, "runtime": runtime, "situations": run.situations}
+        await CurriculumIntegration(path=path, **parts).judge()
+        assert not {"CURRICULUM_REBALANCED", "CURRICULUM_UPDATED", "WEIGHT_UPDATED"} & ear.take().keys()
 
     integrated(scenario, tmp_path)
 
