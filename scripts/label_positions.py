@@ -18,7 +18,7 @@ import numpy as np
 from bitbully import BitBully, Board
 from solver_positions import DRAW, FULL, LOSS, WIN, Position, read_positions
 
-from ringrift.games.connect_four.game import COLUMNS
+from ringrift.games.connect_four import COLUMNS
 from ringrift.games.registry import load_game
 
 PLIES_MIN, PLIES_MAX = 6, 29

@@ -19,8 +19,8 @@ from test_game_contract import (  # noqa: F401  (collected here for the games of
 )
 
 from ringrift.errors import ConfigError
-from ringrift.games.open_spiel import game as open_spiel_game
-from ringrift.games.open_spiel.game import make_game
+from ringrift.games import open_spiel as open_spiel_game
+from ringrift.games.open_spiel import make_game
 from ringrift.games.registry import load_game
 
 KEYS = [

@@ -33,7 +33,7 @@ from app._table import PlannedModule
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError, PayloadError
-from ringrift.learning.run_status import RunChoice, write_run_choice
+from ringrift.health.run_status import RunChoice, write_run_choice
 from ringrift.learning.tuning import TuningStore
 
 DOCUMENTS = Path(__file__).parents[1] / "data" / "documents"

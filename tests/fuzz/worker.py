@@ -242,7 +242,7 @@ def main() -> None:
     if asked.mode == "atheris":
         atheris = importlib.import_module("atheris")
         # What numba compiles must stay as it was written: loaded before the rest, which is instrumented.
-        for compiled in ("ringrift.games.connect_four.game", "ringrift.games.ringrift.game"):
+        for compiled in ("ringrift.games.connect_four", "ringrift.games.ringrift.game"):
             if importlib.util.find_spec("numba") is not None:
                 importlib.import_module(compiled)
         with atheris.instrument_imports(include=["ringrift"]):

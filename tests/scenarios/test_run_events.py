@@ -18,9 +18,10 @@ from ringrift.engine.memory import memory_engine
 from ringrift.engine.opening import open_engine
 from ringrift.errors import ControlLost
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RunSeen
+from ringrift.health.run_status import STATUS_KEY
 from ringrift.runtime import SystemRuntime, system_runtime
 from ringrift.settings import get_settings
+from ringrift.testing.sample_run import idle_config, idle_run
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
@@ -62,8 +63,8 @@ class Run:
         )
 
     async def says(self, **status):
-        seen = RunSeen(at_s=self.runtime.now_s(), **status)
-        await self.kv.put(RUN_STATUS_KEY, msgspec.json.encode(seen))
+        seen = idle_run(at_s=self.runtime.now_s(), **status)
+        await self.kv.put(STATUS_KEY, msgspec.json.encode(seen))
 
     async def has_worker(self, name, *, node, kinds=None):
         record = WorkerRecord(
@@ -79,7 +80,7 @@ async def test_a_config_that_gets_no_games_for_hours_and_then_does():
     watchdog = ProgressWatchdog(runtime=run.runtime, router=run.router, kv=run.kv)
     for games in (*range(10), *[9] * 100, 10):
         run.runtime.advance(30.0)
-        await run.says(configs={CONFIG: ConfigSeen(games=games)})
+        await run.says(configs={CONFIG: idle_config(games=games)})
         await watchdog._run_cycle()
     signals = run.scheduler.signals.all()[CONFIG]
     assert signals["PROGRESS_STALL_DETECTED"]["escalation_tier"] >= 1
@@ -92,11 +93,11 @@ async def test_workers_come_and_one_of_them_takes_nothing_of_what_there_is():
     run = Run()
     orders = {"selfplay": {"ready": 3}, "train": {"ready": 1}}
     await run.has_worker("w1", node="sound")
-    await run.says(workers=1, configs={CONFIG: ConfigSeen(share=1.0)}, queue=orders)
+    await run.says(workers=1, configs={CONFIG: idle_config(share=1.0)}, queue=orders)
     await run.scheduler._run_cycle()
     assert not run.listeners.alerted("NODE_INCOMPATIBLE_WITH_WORKLOAD")
     await run.has_worker("w2", node="odd", kinds=("render",))
-    await run.says(workers=2, configs={CONFIG: ConfigSeen(share=1.0)}, queue=orders)
+    await run.says(workers=2, configs={CONFIG: idle_config(share=1.0)}, queue=orders)
     for _ in range(2):
         await run.scheduler._run_cycle()
     assert run.listeners.alerted("NODE_INCOMPATIBLE_WITH_WORKLOAD") == [

@@ -13,10 +13,10 @@ from ringrift.coordination.master_loop_guard import is_master_loop_running
 from ringrift.engine.opening import allow_new_database, close_engine, get_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError, Unavailable
+from ringrift.health.run_status import read_run_choice
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.ledger import known_configs as configs_with_facts
 from ringrift.learning.facts.store_check import mark_outside_a_run
-from ringrift.learning.run_status import read_run_choice
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 

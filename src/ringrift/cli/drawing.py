@@ -25,7 +25,7 @@ from ringrift.cli.format import (
 )
 from ringrift.cli.main import load
 from ringrift.coordination.master_loop_guard import MasterLoop
-from ringrift.learning.run_status import (
+from ringrift.health.run_status import (
     ConfigStatus,
     CostRow,
     Curve,

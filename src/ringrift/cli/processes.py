@@ -26,12 +26,12 @@ from ringrift.daemons.requests import (
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError
+from ringrift.health.run_status import WorkerStatus
 from ringrift.learning.facts.facts import WorkerResumed, WorkerSetAside
 from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.plan.trust import BY_PERSON
 from ringrift.learning.requests import Request, StandingRequests, changes_standing
-from ringrift.learning.run_status import WorkerStatus
 from ringrift.learning.status_view import worker_statistics
 from ringrift.process_identity import user_name
 from ringrift.runtime import system_runtime

@@ -43,7 +43,7 @@ from ringrift.daemons.types import DaemonState
 from ringrift.engine.opening import close_data_folder, get_engine
 from ringrift.errors import ConfigError, RingRiftError, StorageFull
 from ringrift.files import full_disk, open_private, private_umask, remove_file
-from ringrift.learning.run_status import RunStatus
+from ringrift.health.run_status import RunStatus
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.web.address import read_address

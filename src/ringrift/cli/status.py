@@ -20,8 +20,8 @@ from ringrift.coordination.master_loop_guard import MasterLoop, read_master_loop
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.direct_reads import read_committed, read_committed_keys, read_committed_revision
 from ringrift.errors import Corrupt
+from ringrift.health.run_status import STATUS_KEY, RunStatus, decode_run_status
 from ringrift.learning.facts.high_water import MARKED_KEY, check_not_lost, read_mark
-from ringrift.learning.run_status import STATUS_KEY, RunStatus, decode_run_status
 from ringrift.settings import get_settings
 from ringrift.web.address import Address, read_address
 

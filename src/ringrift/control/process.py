@@ -43,12 +43,12 @@ from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.run_reports import REPORT_KEY, ControlHere, RunReport, reported_getters
 from ringrift.engine.work_rules import ALL_WORK
 from ringrift.errors import RingRiftError
+from ringrift.health.run_status import Curve
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import require_sound_database, require_whole_store, set_run_aside
 from ringrift.learning.judging.ratings import ESCALATE_AFTER, RegressionSeverity, regression
 from ringrift.learning.plan.stages import HealthHold, why_not_planning
-from ringrift.learning.run_status import Curve
 from ringrift.learning.situation import RunningLoop, Situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_of, result_before, system_runtime

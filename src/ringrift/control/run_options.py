@@ -17,8 +17,8 @@ import psutil
 
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
+from ringrift.health.run_status import RunChoice, read_run_choice, write_run_choice
 from ringrift.learning.plan.rules import configured_rules
-from ringrift.learning.run_status import RunChoice, read_run_choice, write_run_choice
 from ringrift.process import process_scope
 from ringrift.settings import Settings, get_settings
 

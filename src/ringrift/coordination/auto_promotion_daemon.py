@@ -21,6 +21,7 @@ from ringrift.errors import Corrupt, RingRiftError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.run_status import Curve
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.job_announcements import blob_path
@@ -28,7 +29,6 @@ from ringrift.learning.judging.promotion import ROLLBACK, PromotionJudgement, Pr
 from ringrift.learning.models import MODELS_FOLDER, ChampionFiles
 from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rechecked_since, under_judgement
 from ringrift.learning.plan.trust import previous_champion
-from ringrift.learning.run_status import Curve
 from ringrift.learning.situation import Situations
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings

@@ -30,7 +30,7 @@ from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.run_status import run_state, seen_run
+from ringrift.health.run_status import run_state
 from ringrift.learning.announcements import ANNOUNCED
 from ringrift.learning.facts.facts import JobEnded, JobIssued, Promoted, Rejected, Staged
 from ringrift.learning.facts.records import Model, ModelState, ShardState
@@ -47,7 +47,7 @@ from ringrift.learning.intake import (
 from ringrift.learning.judging.ratings import Rating, rate
 from ringrift.learning.loop import TrainingLoop, configs_of_the_run, controlled_elsewhere
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.situation import RunningLoop, Situations
+from ringrift.learning.situation import RunningLoop, Situations, stored_status
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_error, system_runtime
 from ringrift.settings import get_settings
@@ -460,7 +460,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
 
     async def _is_run_elsewhere(self, *, since_s: float = 0.0) -> bool:
         """Whether the loop of another process has said after *since_s* that it runs."""
-        seen = await seen_run()
+        seen = await stored_status()
         state = run_state(seen, self.runtime.now_s())
         return seen is not None and state not in (None, "stopped") and seen.at_s > since_s
 
@@ -535,7 +535,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         }
 
     def _stored_state(self) -> str | None:
-        return run_state(run_blocking(seen_run(), timeout_s=ANSWER_S), self.runtime.now_s())
+        return run_state(run_blocking(stored_status(), timeout_s=ANSWER_S), self.runtime.now_s())
 
     def _of_the_run(self) -> dict[str, Any]:
         run = self._answers.run()

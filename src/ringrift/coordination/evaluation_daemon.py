@@ -15,6 +15,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.run_status import Curve
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.records import Match
 from ringrift.learning.facts.state import ConfigState
@@ -28,7 +29,6 @@ from ringrift.learning.plan.evaluation import (
     request_details,
     wanted_games,
 )
-from ringrift.learning.run_status import Curve
 from ringrift.learning.situation import Situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime

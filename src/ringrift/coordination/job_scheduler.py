@@ -26,7 +26,7 @@ from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.run_status import read_run
+from ringrift.health.run_status import read_run_status
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.coordinator import AWAY, STRAINED, NodeNotes
 
@@ -240,7 +240,7 @@ def _check_games(games_by_config: object) -> None:
 
 @blocking(timeout_s=ANSWER_S)
 async def _games_of_the_run() -> dict[str, int]:
-    run = await read_run((await engine_on_demand()).kv)
+    run = await read_run_status((await engine_on_demand()).kv)
     return {} if run is None else {config: seen.games for config, seen in run.configs.items()}
 
 

@@ -16,7 +16,7 @@ from ringrift.coordination.pipeline_triggers import async_trigger_conditions, st
 from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import shared_kv
-from ringrift.learning.run_status import STATUS_KEY, decode_run_status
+from ringrift.health.run_status import read_run_status
 
 __all__ = [
     "ActionResult",
@@ -83,8 +83,8 @@ async def async_trigger_stage(stage: str, config_key: str) -> ActionResult:
 
 async def _stage_breakers(config_key: str) -> dict[str, StageBreaker]:
     """Return the open breakers of a config, by stage."""
-    entry = await (await shared_kv()).get(STATUS_KEY)
-    status = None if entry is None else decode_run_status(entry.value).configs.get(config_key)
+    run = await read_run_status(await shared_kv())
+    status = None if run is None else run.configs.get(config_key)
     blocked: Mapping[str, Mapping[str, Any]] = {} if status is None else status.blocked
     return {
         stage: StageBreaker(stage=stage, reason=str(block.get("reason", "")), until_s=block.get("until_s"))

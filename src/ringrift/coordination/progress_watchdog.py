@@ -20,7 +20,7 @@ from ringrift.coordination.handler_base import HandlerBase
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.run_status import ConfigSeen, RatingPoint, RunSeen, read_run
+from ringrift.health.run_status import ConfigStatus, Curve, RunStatus, read_run_status
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
@@ -83,7 +83,7 @@ class ConfigTrack:
         self.work_s += skipped_s
         self.best_s += skipped_s
 
-    def see(self, seen: ConfigSeen, now_s: float) -> None:
+    def see(self, seen: ConfigStatus, now_s: float) -> None:
         """Take in the newest look."""
         self.looked_s = now_s
         work = (seen.games + seen.games_unchecked, seen.sample_steps, seen.promotions)
@@ -96,7 +96,7 @@ class ConfigTrack:
             self.best_rating, self.best_s = seen.rating, now_s
 
 
-def judge(track: ConfigTrack, seen: ConfigSeen, now_s: float, *, run_state: str = "running") -> Progress:
+def judge(track: ConfigTrack, seen: ConfigStatus, now_s: float, *, run_state: str = "running") -> Progress:
     """Say whether the config stalls, and why, in words."""
     if is_paused(seen, run_state):
         return Progress(False, f"nothing is expected: {seen.stage if run_state == 'running' else run_state}")
@@ -114,7 +114,7 @@ def judge(track: ConfigTrack, seen: ConfigSeen, now_s: float, *, run_state: str 
     return Progress(False, seen.next or "it works as it did before", expected_s=expected_s)
 
 
-def is_paused(seen: ConfigSeen, run_state: str) -> bool:
+def is_paused(seen: ConfigStatus, run_state: str) -> bool:
     return run_state in _PAUSED or seen.stage in _PAUSED
 
 
@@ -129,14 +129,14 @@ def expected_work_s(track: ConfigTrack) -> float:
     return max(WORK_LATE_S_MIN, WORK_LATE_TIMES * usual_s)
 
 
-def expected_rise_s(curve: Sequence[RatingPoint]) -> float:
+def expected_rise_s(curve: Sequence[Curve]) -> float:
     """How long the rating may stay where it is."""
     gaps_s = [after.at_s - before.at_s for before, after in itertools.pairwise(curve)]
     usual_s = statistics.median(gaps_s) if gaps_s else 0.0
     return max(RATING_FLAT_S_MIN, RATING_FLAT_TIMES * usual_s)
 
 
-def velocity_per_hour(curve: Sequence[RatingPoint]) -> float | None:
+def velocity_per_hour(curve: Sequence[Curve]) -> float | None:
     """Slope of the rating, by least squares around the mean; None with fewer than two points in time.
 
     Times are centred first: seconds since the epoch squared would lose all precision.
@@ -157,7 +157,7 @@ def _stall(reason: str, late_s: float, expected_s: float) -> Progress:
     return Progress(True, reason, late_s - expected_s, expected_s, tier)
 
 
-def _why(seen: ConfigSeen) -> str:
+def _why(seen: ConfigStatus) -> str:
     """The block that explains a standstill, if there is one."""
     if not seen.blocked:
         return ""
@@ -187,7 +187,7 @@ class ProgressRecords:
         self._tracks: dict[str, ConfigTrack] = {}
         self.verdicts: dict[str, Progress] = {}
 
-    def look(self, run: RunSeen, now_s: float) -> list[Announcement]:
+    def look(self, run: RunStatus, now_s: float) -> list[Announcement]:
         """Take in a status, and return the events that follow."""
         for gone in self._tracks.keys() - run.configs.keys():
             del self._tracks[gone]
@@ -213,7 +213,7 @@ class ProgressRecords:
         return {config: each.reason for config, each in self.verdicts.items() if each.stalled}
 
     def _changes(
-        self, config: str, track: ConfigTrack, seen: ConfigSeen, verdict: Progress, now_s: float
+        self, config: str, track: ConfigTrack, seen: ConfigStatus, verdict: Progress, now_s: float
     ) -> list[Announcement]:
         velocity = velocity_per_hour(seen.curve)
         if verdict.stalled:
@@ -260,7 +260,7 @@ class ProgressWatchdog(HandlerBase):
 
     async def _run_cycle(self) -> None:
         kv = self._kv or (await get_engine()).kv
-        run = await read_run(kv)
+        run = await read_run_status(kv)
         if run is None:
             return
         self._seen_s = run.at_s

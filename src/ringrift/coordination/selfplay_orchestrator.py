@@ -24,7 +24,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.run_status import RunSeen, read_run, run_state
+from ringrift.health.run_status import RunStatus, read_run_status, run_state
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import STRAINED, ConfigSignals, NodeNotes
 from ringrift.work.job.protocol import JobReport, read_report
@@ -164,7 +164,7 @@ class SelfplayOrchestrator(SubscribedCoordinator):
         if store is None:
             return {**dict.fromkeys(_NUMBERS), **await asyncio.to_thread(self._held_back)}
         # From the store and not from events heard: these differ between processes.
-        ended, seen = await self._ended.look(store.queue), await read_run(store.kv)
+        ended, seen = await self._ended.look(store.queue), await read_run_status(store.kv)
         active, now_s = await _active(store, self.runtime), self.runtime.now_s()
         # A store that others use is no run yet: its nothing is no zero.
         if seen is None and not active and KIND not in await store.queue.counts():
@@ -306,12 +306,12 @@ def _games_of(report: JobReport) -> int:
     return sum(int(each.counts.get("games", 0)) for each in report.artifacts if each.kind == "shard")
 
 
-def _games(seen: RunSeen) -> int:
+def _games(seen: RunStatus) -> int:
     """That the run has: accepted, and those whose check is due."""
     return sum(config.games + config.games_unchecked for config in seen.configs.values())
 
 
-def _taken_in(made: Mapping[str, int], seen: RunSeen | None) -> dict[str, int]:
+def _taken_in(made: Mapping[str, int], seen: RunStatus | None) -> dict[str, int]:
     """Without what the run refused, or has yet to take in: in its first hour it has no more than in all."""
     has = (
         {}
@@ -321,7 +321,7 @@ def _taken_in(made: Mapping[str, int], seen: RunSeen | None) -> dict[str, int]:
     return {config: min(games, has.get(config, games)) for config, games in made.items()}
 
 
-def _speed(seen: RunSeen | None, now_s: float) -> float | None:
+def _speed(seen: RunStatus | None, now_s: float) -> float | None:
     """Games per second by the jobs under way; none of a run that was stopped, unknown of a silent one."""
     state = run_state(seen, now_s)
     if seen is None or state is None:

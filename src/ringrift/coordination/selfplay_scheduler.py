@@ -41,9 +41,10 @@ from ringrift.engine.run_reports import answers_here, reported
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.run_status import ConfigSeen, RunSeen, read_run, seen_run
+from ringrift.health.run_status import ConfigStatus, RunStatus, read_run_status
 from ringrift.learning.intake import is_claim
 from ringrift.learning.plan.stages import LoopWaker
+from ringrift.learning.situation import stored_status
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import AWAY, STRAINED, ConfigSignals, NodeNote, NodeNotes, heard_by
 from ringrift.work.shares import (
@@ -143,7 +144,7 @@ class SelfplayScheduler(StageDaemon):
         self._kv = kv
         self.nodes = NodeNotes()
         self.signals = ConfigSignals()
-        self.run_seen: RunSeen | None = None
+        self.run_seen: RunStatus | None = None
         self._told_shares: dict[str, float] = {}
         self._told_workers: int | None = None
         self._told_unfit: frozenset[str] = frozenset()  # nodes
@@ -210,7 +211,7 @@ class SelfplayScheduler(StageDaemon):
 
     async def _run_cycle(self) -> None:
         kv = self._kv or (await get_engine()).kv
-        run = await read_run(kv)
+        run = await read_run_status(kv)
         if run is None:
             return
         self.run_seen = run
@@ -230,13 +231,13 @@ class SelfplayScheduler(StageDaemon):
             **_kept(shares, changed),
         }
 
-    async def _tell_workers(self, run: RunSeen) -> None:
+    async def _tell_workers(self, run: RunStatus) -> None:
         if self._told_workers is not None and self._told_workers != run.workers:
             scaled = {"old_count": self._told_workers, "new_count": run.workers}
             await self._tell("P2P_SELFPLAY_SCALED", {**scaled, "reason": "workers came or went"})
         self._told_workers = run.workers
 
-    async def _tell_unfit(self, workers: list[WorkerRecord], run: RunSeen) -> None:
+    async def _tell_unfit(self, workers: list[WorkerRecord], run: RunStatus) -> None:
         """A node of whose workers none takes any work that the run has ordered is told once."""
         fit = {each.node for each in workers if each.kinds is None or run.queue.keys() & {*each.kinds}}
         unfit = {each.node: each for each in workers if run.queue and each.node not in fit}
@@ -292,12 +293,15 @@ class SelfplayScheduler(StageDaemon):
         }
 
     def search_budget(self, config: str) -> int:
-        seen = self._configs().get(config, ConfigSeen())
+        seen = self._configs().get(config)
+        if seen is None:
+            return search_budget(config, games=0, rating=None)
         return search_budget(config, games=seen.games, rating=seen.rating)
 
     def velocity(self, config: str) -> float | None:
         """Return rating points per hour; None while it is not known."""
-        return velocity_per_hour(self._configs().get(config, ConfigSeen()).curve)
+        seen = self._configs().get(config)
+        return None if seen is None else velocity_per_hour(seen.curve)
 
     @reported
     def get_metrics(self) -> dict[str, Any]:
@@ -313,9 +317,9 @@ class SelfplayScheduler(StageDaemon):
     def get_status(self) -> dict[str, Any]:
         return {**super().get_status(), **self.get_metrics()}
 
-    def _configs(self) -> Mapping[str, ConfigSeen]:
+    def _configs(self) -> Mapping[str, ConfigStatus]:
         """As the last cycle saw them; where none runs, as the run last told."""
-        run = self.run_seen if answers_here(self) else run_blocking(seen_run(), timeout_s=ANSWER_S)
+        run = self.run_seen if answers_here(self) else run_blocking(stored_status(), timeout_s=ANSWER_S)
         return {} if run is None else run.configs
 
 

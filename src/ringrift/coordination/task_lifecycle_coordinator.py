@@ -26,7 +26,7 @@ from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.run_status import seen_run
+from ringrift.learning.situation import stored_status
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.work.admission import TaskAdmission
@@ -308,6 +308,6 @@ async def get_task_stats() -> dict[str, Any]:
     unknown: dict[str, Any] = {"by_type": {}, "by_node": {}, **dict.fromkeys(_UNKNOWN)}
     if await existing_engine() is None:
         return unknown
-    found, run = await get_task_lifecycle_coordinator().stats(), await seen_run()
+    found, run = await get_task_lifecycle_coordinator().stats(), await stored_status()
     # A store that others use is no run yet, and its nothing is no zero.
     return found if run is not None or found["spawned"] or found["abandoned"] else unknown

@@ -19,7 +19,7 @@ from ringrift.engine.run_reports import reported
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.run_status import RunSeen, read_run
+from ringrift.health.run_status import RunStatus, read_run_status
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals
 from ringrift.work.shares import PREPARING, TARGET_RATING, Supply, SupplyLimits, slots_for, wanted_items
@@ -62,7 +62,7 @@ class UnifiedQueuePopulator(SubscribedCoordinator):
         self.signals = ConfigSignals()
         self.supply: Supply | None = None
         self.counts: dict[str, dict[str, int]] = {}
-        self._run: RunSeen | None = None
+        self._run: RunStatus | None = None
 
     def reactions(self) -> Mapping[str, Callback]:
         return {
@@ -96,7 +96,7 @@ class UnifiedQueuePopulator(SubscribedCoordinator):
             claimed=sum(of.get(WorkState.CLAIMED, 0) for of in taking),
             limits=self.limits,
         )
-        self._run = await read_run(engine.kv)
+        self._run = await read_run_status(engine.kv)
         return self.supply
 
     def all_targets_met(self) -> bool:

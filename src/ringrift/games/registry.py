@@ -53,7 +53,7 @@ def parse_config_key(text: str) -> ConfigKey:
 
 GROUP = "ringrift.games"
 _PLACES_MAX = 64  # in a path; more of them are looked through again each time
-COMPILED = ("ringrift.games.ringrift.game", "ringrift.games.connect_four.game")
+COMPILED = ("ringrift.games.ringrift.game", "ringrift.games.connect_four")
 
 
 def game_names() -> list[str]:

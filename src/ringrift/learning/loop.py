@@ -16,6 +16,7 @@ from ringrift.engine.leases import CONTROL_LEASE, lease_holder
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.work_rules import HOLDS
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus, read_run_choice
 from ringrift.learning.announcements import RouterAnnouncer
 from ringrift.learning.controller import Controller
 from ringrift.learning.doctor.examination import DoctorRounds
@@ -28,7 +29,6 @@ from ringrift.learning.intake import FileIntake
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.plan.stages import LoopWaker, StageMembers
 from ringrift.learning.requests import ALL, ReadPauses
-from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus, read_run_choice
 from ringrift.learning.situation import OpenRun
 from ringrift.learning.status_view import (
     AroundConfig,

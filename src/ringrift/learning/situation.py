@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ringrift.engine.blocking import blocking
+from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError
+from ringrift.health.run_status import Curve, RunStatus, read_run_status
 from ringrift.learning.facts.facts import RULES_TOPIC, AnyFact, JobIssued, Noted
 from ringrift.learning.facts.ledger import PREFIX, known_configs, prefix_of, read_facts
 from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.state import ConfigState, fold
 from ringrift.learning.judging.feedback import Feedback, RatingCurves, config_view
 from ringrift.learning.plan.rules import LearningRules, rules_of
-from ringrift.learning.run_status import Curve
 from ringrift.work.shares import config_shares
 
 CONFIGS_MAX = 1_000
@@ -190,6 +191,12 @@ class Situations:
         at_s = loop.state(config).last_s
         await loop.write(config, Noted(at_s=at_s, topic=topic, text=text, details=details))
         return True
+
+
+async def stored_status() -> RunStatus | None:
+    """What the run in this data folder last said of itself; None if there was none. Makes no store."""
+    engine = await existing_engine()
+    return None if engine is None else await read_run_status(engine.kv)
 
 
 class RunAnswers(Situations):

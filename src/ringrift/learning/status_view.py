@@ -11,6 +11,16 @@ from typing import Any
 
 import msgspec
 
+from ringrift.health.run_status import (
+    ConfigStatus,
+    Cost,
+    Curve,
+    LossPoint,
+    RunDecision,
+    StageProgress,
+    StartStatus,
+    WorkerStatus,
+)
 from ringrift.learning.facts.facts import (
     AnyFact,
     Archived,
@@ -43,16 +53,6 @@ from ringrift.learning.plan.stages import (
     stops_of,
 )
 from ringrift.learning.requests import Pause
-from ringrift.learning.run_status import (
-    ConfigStatus,
-    Cost,
-    Curve,
-    LossPoint,
-    RunDecision,
-    StageProgress,
-    StartStatus,
-    WorkerStatus,
-)
 from ringrift.learning.tuning import trials
 from ringrift.work.shares import PREPARING, slots_for
 from ringrift.work.worker.records import RunningRecord, WorkerRecord

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import Any
 
-from ringrift.learning.run_status import (
+from ringrift.health.run_status import (
     ConfigStatus,
     Cost,
     Curve,
@@ -55,6 +56,42 @@ class SampleRun:
             findings=_findings() if self.findings else (),
             paused=_pause(self) if self.paused else None,
         )
+
+
+def idle_config(**fields: Any) -> ConfigStatus:
+    """A config that nothing has happened to yet, but for *fields*."""
+    cost = Cost(
+        cpu_s=0.0,
+        gpu_s=0.0,
+        money=None,
+        cpu_s_per_game=None,
+        cpu_s_per_promotion=None,
+        cpu_s_per_rating_point=None,
+    )
+    nothing: dict[str, Any] = dict.fromkeys(
+        (
+            "games",
+            "games_unchecked",
+            "games_refused",
+            "rows",
+            "trained_rows",
+            "sample_steps",
+            "promotions",
+            "rollbacks",
+            "rejections",
+        ),
+        0,
+    )
+    nothing |= {"champion": None, "rating": None, "rating_interval": None, "stage": "", "blocked": {}}
+    nothing |= {"share": 0.0, "games_per_s": 0.0, "curve": (), "losses": (), "running": (), "cost": cost}
+    return ConfigStatus(**{**nothing, "next": "", **fields})
+
+
+def idle_run(**fields: Any) -> RunStatus:
+    """A run that has said nothing but *fields*."""
+    nothing: dict[str, Any] = {"at_s": 0.0, "started_s": 0.0, "node": "workshop", "state": "running"}
+    nothing |= {"workers": 0, "configs": {}, "decisions": (), "queue": {}}
+    return RunStatus(**{**nothing, **fields})
 
 
 def _pause(sample: SampleRun) -> dict[str, object]:

@@ -27,8 +27,8 @@ from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
 from ringrift.events.catalog.names import delivered_as
 from ringrift.events.catalog.table import CATALOG
+from ringrift.health.run_status import ConfigStatus, RunStatus, WorkerStatus
 from ringrift.learning.plan.stages import LEVERS
-from ringrift.learning.run_status import ConfigStatus, RunStatus, WorkerStatus
 from ringrift.runtime import Runtime
 from ringrift.web.access import AccessKeys, Guard, has_key, may_read
 from ringrift.web.live_stream import LiveStream, set_within, waker

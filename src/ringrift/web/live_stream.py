@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Message, Send
 
-from ringrift.learning.run_status import ConfigStatus, RunStatus
+from ringrift.health.run_status import ConfigStatus, RunStatus
 from ringrift.runtime import Runtime
 from ringrift.web.access import has_key
 from ringrift.web.snapshot import ProbeSnapshot, SnapshotBoard, liveness, readiness

@@ -21,7 +21,7 @@ from ringrift.daemons.types import DaemonState
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import Corrupt, Unavailable
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.run_status import STATUS_KEY, RunStatus, decode_run_status
+from ringrift.health.run_status import STATUS_KEY, RunStatus, decode_run_status
 from ringrift.runtime import Runtime
 
 STALE_S = 10.0
@@ -227,12 +227,6 @@ def _coarse(moment_s: float) -> float:
 
 
 log = structlog.get_logger()
-
-
-async def read_run_status(kv: KeyValue) -> RunStatus | None:
-    """Return the latest status; None if no run ever told one. Raises `Corrupt` for one of another version."""
-    entry = await kv.get(STATUS_KEY)
-    return None if entry is None else decode_run_status(entry.value)
 
 
 class RunReader:

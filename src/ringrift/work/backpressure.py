@@ -14,10 +14,10 @@ import msgspec
 import psutil
 
 from ringrift.decoding import decode_as
-from ringrift.engine.encoding import UNREADABLE, decode_entry
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine, KeyValue, WorkState
-from ringrift.errors import ConfigError, Corrupt
-from ringrift.health.run_status import RUN_STATUS_KEY
+from ringrift.errors import ConfigError
+from ringrift.health.run_status import RunStatus, read_run_status
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 
@@ -179,21 +179,6 @@ _KINDS = {
 _WAITING = (WorkState.READY, WorkState.BLOCKED)
 
 
-class _Backlog(msgspec.Struct, frozen=True):
-    """The part of a config's status that says what waits."""
-
-    rows: int = 0
-    trained_rows: int = 0
-    games_unchecked: int = 0
-    rows_collected: int = 0  # what the plan gathers on purpose is no backlog
-    games_collected: int = 0
-    candidates: int = 0
-
-
-class _RunBacklog(msgspec.Struct, frozen=True):
-    configs: dict[str, _Backlog] = {}
-
-
 def waiting(counts: WorkCounts, kinds: tuple[str, ...]) -> int:
     """How many items of *kinds* are not claimed yet."""
     return sum(counts.get(kind, {}).get(state, 0) for kind in kinds for state in _WAITING)
@@ -239,16 +224,16 @@ class OpenDeliveries:
                 return len(self._open)
 
 
-def depths_of(counts: WorkCounts, run_status: bytes | None, *, deliveries: int) -> dict[QueueType, int]:
+def depths_of(counts: WorkCounts, run: RunStatus | None, *, deliveries: int) -> dict[QueueType, int]:
     """How deep every queue is. Without a run there is nothing that waits for training or a check."""
-    backlog = _read_backlog(run_status)
-    configs = backlog.configs.values()
+    configs = () if run is None else run.configs.values()
+    # What the plan gathers on purpose is no backlog.
     untrained = sum(max(0, each.rows - each.trained_rows - each.rows_collected) for each in configs)
     unchecked = sum(max(0, each.games_unchecked - each.games_collected) for each in configs)
     return {
         QueueType.TRAINING_DATA: untrained,
         QueueType.PENDING_GAMES: unchecked,
-        QueueType.PROMOTION: sum(config.candidates for config in backlog.configs.values()),
+        QueueType.PROMOTION: sum(config.candidates for config in configs),
         QueueType.SYNC: deliveries,
         **{queue: waiting(counts, kinds) for queue, kinds in _KINDS.items()},
     }
@@ -256,20 +241,9 @@ def depths_of(counts: WorkCounts, run_status: bytes | None, *, deliveries: int) 
 
 async def read_depths(engine: Engine, deliveries: OpenDeliveries | None = None) -> dict[QueueType, int]:
     """Read how deep every queue is now; with the *deliveries* of the last time, only what changed of them."""
-    status = await engine.kv.get(RUN_STATUS_KEY)
+    run = await read_run_status(engine.kv)
     under_way = await (deliveries or OpenDeliveries()).count(engine.kv)
-    value = None if status is None else status.value
-    return depths_of(await engine.queue.counts(), value, deliveries=under_way)
-
-
-def _read_backlog(run_status: bytes | None) -> _RunBacklog:
-    if run_status is None:
-        return _RunBacklog()
-    try:
-        return decode_as(run_status, _RunBacklog)
-    except UNREADABLE as error:
-        advice = "The control process writes it anew with its next step."
-        raise Corrupt(RUN_STATUS_KEY, found=f"the status is not readable: {error}", advice=advice) from None
+    return depths_of(await engine.queue.counts(), run, deliveries=under_way)
 
 
 # What this machine has left: processor, memory and disk, as measured now.

@@ -9,10 +9,10 @@ from click.testing import CliRunner
 from ringrift.cli.main import app
 from ringrift.control.run_options import RunOptions, settle_run_options
 from ringrift.engine.opening import close_engine, get_engine
+from ringrift.health.run_status import STATUS_KEY
 from ringrift.learning.facts.facts import JobEnded, JobIssued, Promoted
 from ringrift.learning.facts.ledger import Ledger, remember_config
 from ringrift.learning.facts.records import BucketRules
-from ringrift.learning.run_status import STATUS_KEY
 from ringrift.testing.sample_run import SampleRun
 from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 

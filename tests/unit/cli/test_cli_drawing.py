@@ -17,7 +17,7 @@ from ringrift.cli.run import LiveView, PlainView, has_display
 from ringrift.control.run_options import RunOptions, default_workers, parse_configs, settle_run_options
 from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.engine.memory import memory_engine
-from ringrift.learning.run_status import Curve, StartStatus
+from ringrift.health.run_status import Curve, StartStatus
 from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.testing.simulation import ManualRuntime
 

@@ -12,10 +12,10 @@ from run_folder import answer, in_engine, ringrift, write_models, write_status, 
 
 from ringrift.coordination.safeguards import get_emergency_stop
 from ringrift.engine.ports import Claimant, NewWork
+from ringrift.health.run_status import EXPLAIN_PREFIX, read_run_choice
 from ringrift.learning.facts.ledger import quoted
 from ringrift.learning.plan.orders import Explanation
 from ringrift.learning.requests import ALL, Pauses
-from ringrift.learning.run_status import EXPLAIN_PREFIX, read_run_choice
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.work.worker.records import WorkerRecord, worker_key

@@ -18,8 +18,9 @@ from ringrift.coordination.unified_health_manager import HealthLevel, wire_healt
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import close_engine, shared_kv
 from ringrift.errors import ConfigError
+from ringrift.health.run_status import EXPLAIN_PREFIX, STATUS_KEY
 from ringrift.learning.plan.orders import Explanation
-from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, ConfigStatus, Cost, RunStatus
+from ringrift.testing.sample_run import idle_config, idle_run
 from ringrift.work.worker.records import WORKERS, WorkerRecord
 
 CONFIG = "hex8_2p"
@@ -46,47 +47,7 @@ def planned(*said):
 
 
 def blocked(**stages):
-    cost = Cost(
-        cpu_s=0.0,
-        gpu_s=0.0,
-        money=None,
-        cpu_s_per_game=None,
-        cpu_s_per_promotion=None,
-        cpu_s_per_rating_point=None,
-    )
-    status = ConfigStatus(
-        games=0,
-        games_unchecked=0,
-        games_refused=0,
-        rows=0,
-        trained_rows=0,
-        sample_steps=0,
-        promotions=0,
-        rollbacks=0,
-        rejections=0,
-        champion=None,
-        rating=None,
-        rating_interval=None,
-        stage="blocked",
-        blocked=stages,
-        share=1.0,
-        games_per_s=0.0,
-        curve=(),
-        losses=(),
-        running=(),
-        cost=cost,
-        next="",
-    )
-    run = RunStatus(
-        at_s=1.0,
-        started_s=0.0,
-        node="here",
-        state="running",
-        workers=1,
-        configs={CONFIG: status},
-        decisions=(),
-        queue={},
-    )
+    run = idle_run(configs={CONFIG: idle_config(stage="blocked", blocked=stages)})
     store(STATUS_KEY, run)
 
 

@@ -31,8 +31,8 @@ from ringrift.engine.opening import memory_engine
 from ringrift.errors import Unavailable
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.run_status import Curve
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.run_status import Curve
 from ringrift.learning.situation import Situations
 from ringrift.status import HealthCheckResult
 from ringrift.testing.simulation import ManualRuntime, SimulatedRuntime, simulate

@@ -15,10 +15,10 @@ from ringrift.coordination.evaluation_daemon import (
 )
 from ringrift.coordination.tournament_daemon import TournamentRules, ladder_rung, tournament_requests
 from ringrift.errors import ConfigError
+from ringrift.health.run_status import Curve
 from ringrift.learning.facts.facts import Noted, Recalled
 from ringrift.learning.judging.ratings import Pool
 from ringrift.learning.plan.evaluation import REQUEST_S_MAX, WANTED_TOPIC, request_details, wanted_games
-from ringrift.learning.run_status import Curve
 from ringrift.learning.situation import Situations
 from ringrift.testing.simulation import ManualRuntime
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from learning_story import RULES, Story
 
+from ringrift.health.run_status import Curve
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.feedback import (
     NEUTRAL,
@@ -21,7 +22,6 @@ from ringrift.learning.judging.feedback import (
 )
 from ringrift.learning.plan.orders import Snapshot
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.run_status import Curve
 
 NOW_S = 1_790_000_000.0
 BOUNDS = {

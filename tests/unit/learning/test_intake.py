@@ -20,7 +20,7 @@ from ringrift.errors import Unavailable
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.foreign_files.content_kinds import GAMES_ID
-from ringrift.health.run_status import RUN_STATUS_KEY, RunSeen
+from ringrift.health.run_status import STATUS_KEY
 from ringrift.learning import intake
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
@@ -34,6 +34,7 @@ from ringrift.learning.requests import ALL, Pause, Pauses
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
+from ringrift.testing.sample_run import idle_run
 
 CONFIG = "square8_2p"
 WEIGHTS = struct.pack("<Q", 2) + b"{}weights"
@@ -219,8 +220,8 @@ async def test_a_process_without_the_loop_leaves_it_to_the_one_that_has_it(site)
     await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
     (reason,) = await site.refusals()
     assert "no run is open that could take it in" in reason
-    seen = RunSeen(at_s=system_runtime().now_s(), state="running")
-    await site.engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode(seen))
+    seen = idle_run(at_s=system_runtime().now_s(), state="running")
+    await site.engine.kv.put(STATUS_KEY, msgspec.json.encode(seen))
     await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
     assert len(await site.refusals()) == 1
 
@@ -523,12 +524,12 @@ async def test_results_that_cannot_be_true_are_refused_and_change_nothing(
 
 async def test_an_evaluation_without_a_file_is_refused_and_shown_nowhere(site):
     await trained(site)
-    await site.tell("EVALUATION_COMPLETED", model_id=MODEL, win_rate=1.0, elo=2900.0, games_played=500)
+    await site.tell("EVALUATION_COMPLETED", model_id=MODEL, win_rate=1.0, elo=2900.125, games_played=500)
     (reason,) = await site.refusals()
     assert reason == "it claims results of games, and it names no file (results_path)"
     await site.loop.reconcile()
     assert (site.state.champion, site.state.matches) == (None, [])
-    assert "2900" not in repr(site.pipeline.get_status())
+    assert "2900.125" not in repr(site.pipeline.get_status())
 
 
 async def test_files_whose_events_overtook_each_other_are_taken_in_in_their_order(site):

@@ -26,12 +26,12 @@ from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.run_status import CHOICE_KEY, STATUS_KEY
 from ringrift.learning.announcements import SOURCE
 from ringrift.learning.facts.facts import Promoted, Rejected
 from ringrift.learning.loop import configs_of_the_run
 from ringrift.learning.plan.orders import train_order
 from ringrift.learning.plan.rules import LearningRules, learning_rules
-from ringrift.learning.run_status import CHOICE_KEY, STATUS_KEY
 from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import ManualRuntime
 

@@ -17,6 +17,7 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.errors import Unavailable
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import LEFT_REASON, Controller
 from ringrift.learning.facts.facts import HEALTH_TOPIC, STAGES_TOPIC, JobEnded, JobIssued, Noted
@@ -36,7 +37,6 @@ from ringrift.learning.plan.stages import (
 )
 from ringrift.learning.replay import replay
 from ringrift.learning.requests import ALL, Pause, Pauses
-from ringrift.learning.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus
 from ringrift.learning.status_view import AroundConfig, config_status
 from ringrift.process import process_scope
 from ringrift.settings import Settings

@@ -3,6 +3,7 @@
 import msgspec
 from learning_story import RULES, Story
 
+from ringrift.health.run_status import Curve
 from ringrift.learning.facts.facts import Blocked, Promoted
 from ringrift.learning.judging.feedback import feedback, gauntlet_of
 from ringrift.learning.judging.promotion import Pairing
@@ -11,7 +12,6 @@ from ringrift.learning.plan.orders import Snapshot, evaluate_order
 from ringrift.learning.plan.plan import plan
 from ringrift.learning.plan.stages import LEVERS, StopReason, stages_note
 from ringrift.learning.requests import Pause
-from ringrift.learning.run_status import Curve
 from ringrift.learning.status_view import AroundConfig, config_status, cost
 from ringrift.testing.sample_run import SampleRun
 from ringrift.web.endpoints import run_metrics

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringrift.health.run_status import Curve
 from ringrift.learning.judging.ratings import (
     LEVEL_MAX,
     RegressionSeverity,
@@ -19,7 +20,6 @@ from ringrift.learning.judging.ratings import (
     severity_of,
     win_rate_severity,
 )
-from ringrift.learning.run_status import Curve
 
 NOW_S = 1_790_000_000.0
 

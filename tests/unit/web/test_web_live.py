@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.engine.memory import memory_engine
-from ringrift.learning.run_status import STATUS_KEY
+from ringrift.health.run_status import STATUS_KEY
 from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.web import live_stream

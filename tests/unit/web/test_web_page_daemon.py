@@ -13,8 +13,8 @@ from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import Unavailable
+from ringrift.health.run_status import STATUS_KEY
 from ringrift.learning.requests import Pauses
-from ringrift.learning.run_status import STATUS_KEY
 from ringrift.runtime import SystemRuntime
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import SampleRun

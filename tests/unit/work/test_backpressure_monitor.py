@@ -22,9 +22,10 @@ from ringrift.engine.opening import memory_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import Corrupt
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
+from ringrift.health.run_status import STATUS_KEY
+from ringrift.testing.sample_run import idle_config, idle_run
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure import (
-    RUN_STATUS_KEY,
     NodeResources,
     depths_of,
     look_at_this_machine,
@@ -59,8 +60,9 @@ class World:
             self.router.subscribe(event, lambda event: self.said.append((event.event_type, event.payload)))
 
     async def rows(self, untrained, unchecked=0):
-        config = {"rows": untrained + 7, "trained_rows": 7, "games_unchecked": unchecked, "champion": None}
-        await self.engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode({"configs": {"hex8_2p": config}}))
+        config = idle_config(rows=untrained + 7, trained_rows=7, games_unchecked=unchecked)
+        run = idle_run(configs={"hex8_2p": config})
+        await self.engine.kv.put(STATUS_KEY, msgspec.json.encode(run))
 
 
 def test_what_the_plan_gathers_on_purpose_is_no_backlog():
@@ -68,7 +70,7 @@ def test_what_the_plan_gathers_on_purpose_is_no_backlog():
     gathered = {**backlog, "rows_collected": 79_000, "games_collected": 890}
 
     def depths(config):
-        found = depths_of({}, msgspec.json.encode({"configs": {"hex8_2p": config}}), deliveries=0)
+        found = depths_of({}, idle_run(configs={"hex8_2p": idle_config(**config)}), deliveries=0)
         return found[QueueType.TRAINING_DATA], found[QueueType.PENDING_GAMES]
 
     assert depths(backlog) == (80_000, 900)
@@ -104,8 +106,8 @@ def test_models_that_wait_for_a_verdict_and_files_on_their_way_are_counted():
         arrived, lost, waits = [
             await ledger.record_delivery_started("models", f"m{number}", "two") for number in range(3)
         ]
-        status = {"configs": {"a": {"candidates": 2}, "b": {"candidates": 1}}}
-        await world.engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode(status))
+        status = idle_run(configs={"a": idle_config(candidates=2), "b": idle_config(candidates=1)})
+        await world.engine.kv.put(STATUS_KEY, msgspec.json.encode(status))
         found = await world.monitor.refresh()
         assert (found[QueueType.SYNC].depth, found[QueueType.PROMOTION].depth) == (3, 3)
         await ledger.record_verified(arrived, "x")
@@ -120,7 +122,7 @@ def test_models_that_wait_for_a_verdict_and_files_on_their_way_are_counted():
 
 def test_a_status_that_cannot_be_read_is_told_and_not_taken_for_empty():
     async def scenario(world):
-        await world.engine.kv.put(RUN_STATUS_KEY, b"{not json")
+        await world.engine.kv.put(STATUS_KEY, b"{not json")
         with pytest.raises(Corrupt, match="learning/status"):
             await world.monitor.refresh()
 

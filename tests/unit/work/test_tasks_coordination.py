@@ -8,8 +8,9 @@ import pytest
 from tasks_world import ROOMY, in_tasks_world
 
 from ringrift.engine.ports import NewWork, WorkState
+from ringrift.health.run_status import STATUS_KEY
+from ringrift.testing.sample_run import idle_config, idle_run
 from ringrift.work.admission import limits_for_machine
-from ringrift.work.backpressure import RUN_STATUS_KEY
 from ringrift.work.limits import CoordinatorState, TaskLimits
 from ringrift.work.tasks import TaskType, work_queue_status
 from ringrift.work.worker.records import WorkerRecord, worker_key
@@ -254,8 +255,8 @@ def test_a_reserved_node_is_kept_for_its_purpose_until_its_time(tmp_path):
 
 def test_too_much_untrained_data_stops_self_play_only(tmp_path):
     async def scenario(world):
-        config = {"rows": 600_000, "trained_rows": 0}
-        await world.engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode({"configs": {"c": config}}))
+        run = idle_run(configs={"c": idle_config(rows=600_000)})
+        await world.engine.kv.put(STATUS_KEY, msgspec.json.encode(run))
         assert "backpressure" in (await world.coordinator.verdict("selfplay", "n")).reason
         assert (await world.coordinator.verdict("train", "n")).ok
 

@@ -27,7 +27,8 @@ from ringrift.engine.run_reports import reported_getters
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RunSeen
+from ringrift.health.run_status import STATUS_KEY
+from ringrift.testing.sample_run import idle_config, idle_run
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.work.coordinator import heard_by
 from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
@@ -104,14 +105,14 @@ async def test_games_count_when_the_run_has_them_and_not_when_they_are_told(self
     stats = await orchestrator.stats()
     assert stats["total_games"] is None, "no run has said how many it has"
     assert (stats["games_last_hour"], stats["completed_tasks"]) == (None, None), "nor has anything played"
-    await put_run(engine, runtime, hex8_3p=ConfigSeen(games=30, games_unchecked=10))
+    await put_run(engine, runtime, hex8_3p=idle_config(games=30, games_unchecked=10))
     assert (await orchestrator.stats())["total_games"] == 40
     assert get_loop_waker().rung["SELFPLAY_COMPLETE"] == 1
 
 
 async def test_speed_is_unknown_of_a_run_that_fell_silent(selfplay):
     orchestrator, engine, runtime = selfplay
-    await put_run(engine, runtime, hex8_3p=ConfigSeen(games_per_s=2.5))
+    await put_run(engine, runtime, hex8_3p=idle_config(games_per_s=2.5))
     assert (await orchestrator.stats())["games_per_second"] == 2.5
     runtime.advance(60.0)
     assert (await orchestrator.stats())["games_per_second"] is None
@@ -180,7 +181,7 @@ async def test_a_young_run_has_no_more_games_of_the_last_hour_than_in_all(selfpl
     (claim,) = await begun(engine)
     runtime.advance(10.0)
     await engine.queue.complete(claim.id, token=claim.token, result=played(runtime))
-    await put_run(engine, runtime, hex8_3p=ConfigSeen(games=30, games_unchecked=5))
+    await put_run(engine, runtime, hex8_3p=idle_config(games=30, games_unchecked=5))
     stats = await orchestrator.stats()
     assert (stats["total_games"], stats["games_last_hour"], stats["games_by_config"]) == (
         35,
@@ -234,15 +235,15 @@ def test_a_coordinator_without_a_reaction_is_refused(router):
 
 
 async def put_run(engine, runtime, **configs):
-    seen = RunSeen(at_s=runtime.now_s(), workers=2, configs=configs)
-    await engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode(seen))
+    seen = idle_run(at_s=runtime.now_s(), workers=2, configs=configs)
+    await engine.kv.put(STATUS_KEY, msgspec.json.encode(seen))
 
 
 async def test_the_scheduler_shows_and_tells_the_runs_shares(router, heard):
     runtime = ManualRuntime()
     engine = memory_engine(runtime)
     scheduler = SelfplayScheduler(router=router, runtime=runtime, kv=engine.kv)
-    await put_run(engine, runtime, a_2p=ConfigSeen(share=0.7, games=50), b_2p=ConfigSeen(share=0.3))
+    await put_run(engine, runtime, a_2p=idle_config(share=0.7, games=50), b_2p=idle_config(share=0.3))
     await scheduler._run_cycle()
     assert scheduler.get_priority_configs() == [("a_2p", 0.7), ("b_2p", 0.3)]
     assert scheduler.get_config_weights() == {"a_2p": 1.4, "b_2p": 0.6}
@@ -253,7 +254,7 @@ async def test_the_scheduler_shows_and_tells_the_runs_shares(router, heard):
     heard.clear()
     await scheduler._run_cycle()
     assert heard == []
-    await put_run(engine, runtime, a_2p=ConfigSeen(share=0.5), b_2p=ConfigSeen(share=0.5))
+    await put_run(engine, runtime, a_2p=idle_config(share=0.5), b_2p=idle_config(share=0.5))
     await scheduler._run_cycle()
     changes = {p["config_key"]: p["change_percent"] for name, p in heard if name == "SELFPLAY_RATE_CHANGED"}
     assert changes == pytest.approx({"a_2p": -28.57, "b_2p": 66.67}, abs=0.01)
@@ -281,7 +282,7 @@ async def test_a_dead_node_gets_nothing_and_a_strained_one_half(router):
 async def test_a_gpu_is_too_small_by_its_whole_memory_and_not_by_what_is_free(router, heard):
     scheduler = SelfplayScheduler(router=router)
     scheduler._subscribe()
-    scheduler.run_seen = RunSeen(at_s=0.0, configs={"hex8_2p": ConfigSeen()})
+    scheduler.run_seen = idle_run(at_s=0.0, configs={"hex8_2p": idle_config()})
     idle = {"node_id": "n", "is_idle": False, "gpu_utilization": 99.0, "idle_duration_seconds": 0.0}
     size = {"node_id": "n", "gpu_utilization": 0.0, "cpu_utilization": 0.0, "available_slots": 1}
 

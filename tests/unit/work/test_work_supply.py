@@ -18,8 +18,9 @@ from ringrift.engine.memory import memory_engine
 from ringrift.engine.ports import NewWork
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.health.run_status import RUN_STATUS_KEY, ConfigSeen, RatingPoint, RunSeen
+from ringrift.health.run_status import STATUS_KEY, Curve
 from ringrift.learning.plan.stages import LOOP_SOURCE
+from ringrift.testing.sample_run import idle_config, idle_run
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
@@ -131,9 +132,12 @@ async def test_velocities_and_targets_are_those_of_the_run():
         return engine
 
     populator = UnifiedQueuePopulator(shared, router=UnifiedEventRouter(enable_cross_process_polling=False))
-    curve = (RatingPoint(at_s=0.0, rating=1000.0), RatingPoint(at_s=3600.0, rating=1100.0))
-    seen = RunSeen(at_s=0.0, configs={"a_2p": ConfigSeen(curve=curve, rating=2100.0)})
-    await engine.kv.put(RUN_STATUS_KEY, msgspec.json.encode(seen))
+    curve = tuple(
+        Curve(model="m", at_s=at_s, rows=0, rating=rating, low=rating, high=rating)
+        for at_s, rating in ((0.0, 1000.0), (3600.0, 1100.0))
+    )
+    seen = idle_run(at_s=0.0, configs={"a_2p": idle_config(curve=curve, rating=2100.0)})
+    await engine.kv.put(STATUS_KEY, msgspec.json.encode(seen))
     await populator.look()
     assert populator.velocities() == {"a_2p": pytest.approx(100.0)}
     assert populator.all_targets_met()

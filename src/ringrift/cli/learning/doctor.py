@@ -35,6 +35,7 @@ from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.ports import Blobs, Engine
 from ringrift.errors import ConfigError, Corrupt
+from ringrift.health.run_status import STATUS_KEY, RunStatus
 from ringrift.learning.doctor.checks import file_findings, store_findings
 from ringrift.learning.doctor.examination import (
     CONFIG_CHECKS,
@@ -50,7 +51,6 @@ from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import ShardState
 from ringrift.learning.facts.state import ConfigState, fold
 from ringrift.learning.plan.rules import LearningRules, configured_rules, rules_of
-from ringrift.learning.run_status import STATUS_KEY, RunStatus
 from ringrift.learning.status_view import bottleneck, idle_slots
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings

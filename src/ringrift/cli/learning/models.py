@@ -33,6 +33,7 @@ from ringrift.cli.format import (
 )
 from ringrift.engine.ports import Blobs, Engine, KeyValue
 from ringrift.errors import ConfigError, StorageReadOnly
+from ringrift.health.run_status import ConfigStatus, Curve, RunStatus, cost_rows, read_run_status
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import BucketRules, Model
 from ringrift.learning.facts.state import ConfigState, fold
@@ -40,9 +41,7 @@ from ringrift.learning.judging.ratings import Rating
 from ringrift.learning.judging.ratings import rate as rate_matches
 from ringrift.learning.plan.training import newest_student
 from ringrift.learning.plan.trust import learned_shards
-from ringrift.learning.run_status import ConfigStatus, Curve, RunStatus, cost_rows
 from ringrift.runtime import system_runtime
-from ringrift.web.snapshot import read_run_status
 
 # --- `ringrift models` --------------------------------------------------------------------------------
 

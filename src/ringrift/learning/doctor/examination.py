@@ -19,13 +19,13 @@ import structlog
 
 from ringrift.engine.ports import KeyValue
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.run_status import read_run_choice
 from ringrift.learning.doctor import checks
 from ringrift.learning.doctor.findings import Ailment, Finding, Level, Ward, read_diagnoses
 from ringrift.learning.facts.facts import AnyFact
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.requests import ALL, Pauses
-from ringrift.learning.run_status import read_run_choice
 from ringrift.runtime import Runtime
 from ringrift.work.job.folder import damaged_inputs
 from ringrift.work.worker.records import live_workers, running_jobs

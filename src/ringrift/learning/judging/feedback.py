@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.health.run_status import Curve
 from ringrift.learning.facts.records import Model, ModelState, Shard, ShardState
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.promotion import PromotionRules
@@ -32,7 +33,6 @@ from ringrift.learning.plan.stages import (
     QUALITY_MONITOR,
     stops_of,
 )
-from ringrift.learning.run_status import Curve
 from ringrift.work.shares import ConfigView, quality_factor
 
 # How good the newest games of a config are, read from the reports of their check.

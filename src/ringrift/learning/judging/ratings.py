@@ -15,8 +15,8 @@ from math import hypot, inf, log2
 
 import msgspec
 
+from ringrift.health.run_status import Curve
 from ringrift.learning.facts.records import Match
-from ringrift.learning.run_status import Curve
 from ringrift.statistics.ratings import Z_95, Contest, JointFit, Prior, fit, rankings_among_copies
 
 # Ratings, recomputed from all matches. A pool holds the matches of one number of players and one search

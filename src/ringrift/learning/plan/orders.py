@@ -17,6 +17,7 @@ from ringrift.decoding import convert_to, decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import Corrupt
+from ringrift.health.run_status import EXPLAIN_PREFIX, Curve
 from ringrift.learning.facts.facts import AnyFact, Blocked, Noted
 from ringrift.learning.facts.records import (
     Model,
@@ -34,7 +35,6 @@ from ringrift.learning.judging.promotion import Pairing
 from ringrift.learning.models import kept_checkpoint
 from ringrift.learning.plan.rules import CascadeRules, LearningRules, TargetRules, play_rules, target_rules
 from ringrift.learning.plan.stages import PER_ORCHESTRATOR, Gate, is_stopped
-from ringrift.learning.run_status import EXPLAIN_PREFIX, Curve
 from ringrift.learning.tuning import tuned_rules, tuned_search
 from ringrift.statistics.match_evidence import FloorTest, SequentialTest
 from ringrift.work.job.protocol import INPUTS, OUT, RINGRIFT_PROGRAM, JobOrder

@@ -1,1 +1,0 @@
-"""Connect four: the smallest game here, and the example of how to add one."""

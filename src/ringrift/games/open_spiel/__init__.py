@@ -1,1 +1,0 @@
-"""Games of OpenSpiel behind our contract."""
