@@ -9,9 +9,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from ringrift.jobs.__main__ import one_thread_per_process
 from ringrift.jobs.frame import run_job
-from ringrift.jobs.kinds import job_main
+from ringrift.jobs.kinds import job_main, one_thread_per_process
 
 STEPS = 10  # fewer than the games at a time: of those that a process resumed, some are unfinished at its gate
 LOOK_S = 0.02

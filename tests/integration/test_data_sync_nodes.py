@@ -14,7 +14,7 @@ from ringrift.coordination.sync_coordinator import AutoSyncConfig, AutoSyncDaemo
 from ringrift.coordination.sync_durability import SyncWAL
 from ringrift.coordination.sync_mutex import SyncMutex
 from ringrift.coordination.transfer_verification import TransferVerifier
-from ringrift.data.protection.records import DecisionLog
+from ringrift.data.kv_records import DecisionLog
 from ringrift.data.sync.cluster_view import NodeReportCollector
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.http.wire import SECRET_FILE

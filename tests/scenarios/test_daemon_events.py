@@ -10,8 +10,8 @@ from ringrift.coordination.backpressure import WorkQueueMonitorDaemon
 from ringrift.coordination.selfplay_scheduler import SelfplayScheduler
 from ringrift.engine.memory import memory_engine
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
+from ringrift.machine import NodeResources
 from ringrift.testing.simulation import ManualRuntime, SimulatedRuntime, simulate
-from ringrift.work.backpressure import NodeResources
 
 MINE, OTHER = own_type("SCENARIO_MINE"), own_type("SCENARIO_OTHER")
 

@@ -16,7 +16,7 @@ from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import ShardState
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.replay import replay
-from ringrift.machine_kind import machine_kind
+from ringrift.machine import machine_kind
 from ringrift.runtime import SystemRuntime
 from ringrift.work.job.folder import JobFolder
 from ringrift.work.job.protocol import read_report

@@ -10,7 +10,7 @@ from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.state import stage_of
 from ringrift.learning.plan.rules import StudentRules
 from ringrift.learning.replay import replay
-from ringrift.learning.training_slots import TrainingJob, TrainingSlots, trainings_of_workers
+from ringrift.learning.requests import TrainingJob, TrainingSlots, trainings_of_workers
 from ringrift.testing.simulation import simulate
 
 CONFIG = "square8_2p"

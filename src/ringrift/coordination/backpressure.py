@@ -29,6 +29,7 @@ from ringrift.engine.ports import Engine
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.machine import NodeResources, read_resources
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -37,14 +38,12 @@ from ringrift.work.backpressure import (
     Announced,
     BackpressureLevel,
     BackpressureSignal,
-    NodeResources,
     QueueLimits,
+    QueueStatus,
     QueueType,
     level_of,
     next_level,
-    read_resources,
 )
-from ringrift.work.queue_monitor import QueueStatus
 from ringrift.work.tasks import DurationStore, RunningTask, TaskRegistry, counted
 
 __all__ = [

@@ -8,19 +8,18 @@ from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import engine_on_demand, shared_engine
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
+from ringrift.machine import NodeResources, read_resources
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.work.backpressure import (
     QUEUE_LIMITS,
     BackpressureLevel,
-    NodeResources,
+    QueueLevels,
     QueueLimits,
     QueueType,
     read_announced,
-    read_resources,
 )
-from ringrift.work.queue_monitor import QueueLevels
 
 ANSWER_S = 10.0
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import psutil
 
 from ringrift.coordination.queue_monitor import get_queue_monitor
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import engine_on_demand, shared_kv
+from ringrift.machine import read_resources
 from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.work.admission import AdmissionSources, SpawnGate, TaskAdmission, limits_for_machine
-from ringrift.work.backpressure import read_resources
 from ringrift.work.limits import EmergencyNotice, EmergencyPlaces, EmergencyState
 
 ANSWER_S = 10.0
@@ -56,7 +58,7 @@ def _admission_here() -> TaskAdmission:
         engine=engine_on_demand,
         emergency=get_emergency_stop(),
         monitor=get_queue_monitor(),
-        resources=lambda: read_resources(settings.data_dir),
+        resources=partial(read_resources, settings.data_dir),
         runtime=system_runtime(),
     )
     return TaskAdmission(sources, limits=limits)

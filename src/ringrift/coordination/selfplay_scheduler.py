@@ -294,9 +294,8 @@ class SelfplayScheduler(StageDaemon):
 
     def search_budget(self, config: str) -> int:
         seen = self._configs().get(config)
-        if seen is None:
-            return search_budget(config, games=0, rating=None)
-        return search_budget(config, games=seen.games, rating=seen.rating)
+        games, rating = (0, None) if seen is None else (seen.games, seen.rating)
+        return search_budget(config, games=games, rating=rating)
 
     def velocity(self, config: str) -> float | None:
         """Return rating points per hour; None while it is not known."""

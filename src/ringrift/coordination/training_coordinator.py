@@ -28,7 +28,7 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.intake import is_claim
 from ringrift.learning.plan.training_data import Fallback, fallback_tier, good_model, good_samples
-from ringrift.learning.training_slots import SLOTS_MAX, Refusal, Refused, TrainingJob, TrainingSlots
+from ringrift.learning.requests import SLOTS_MAX, Refusal, Refused, TrainingJob, TrainingSlots
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import AWAY, ConfigSignals, NodeNotes
 from ringrift.work.shares import board_and_players

@@ -1,4 +1,5 @@
-"""Records in the key-value port: read with their type, changed by compare-and-swap, and mirrored.
+"""Records in the key-value port: read with their type, changed by compare-and-swap, and mirrored; and the
+history of what was decided.
 
 Every store of the data plane that several processes change goes through `change`: it reads, asks what the
 record should become, and writes only if nobody was faster.
@@ -119,6 +120,66 @@ class KvHistory(KvRecords[T]):
             for entry in entries[: max(0, len(entries) - self._records_max)]:
                 await self._kv.delete(entry.key)
         self._written += 1
+
+
+# What the data plane decided and why, newest last, for a person who asks later. A bounded history: entries
+# leave after a month, or sooner when there are very many. Deletions have a record of their own that never
+# leaves.
+
+
+DECISIONS = "data/decisions/"
+KEPT_S = 30 * 86_400.0
+DECISIONS_MAX = 10_000
+_TRIM_EVERY = 500
+
+
+class DataDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One decision."""
+
+    at_s: float
+    node: str
+    part: str  # deletion, replication, integrity, …
+    action: str
+    reason: str
+    digest: str = ""
+    facts: dict[str, Any] = {}
+
+
+class DecisionLog:
+    """Writes decisions of one node and reads those of all."""
+
+    def __init__(self, kv: KeyValue, runtime: Runtime, *, node: str) -> None:
+        self._runtime, self._node = runtime, node
+        self._records = KvHistory(
+            kv,
+            runtime,
+            DECISIONS,
+            DataDecision,
+            kept_s=KEPT_S,
+            records_max=DECISIONS_MAX,
+            trim_every=_TRIM_EVERY,
+        )
+
+    async def record(
+        self, part: str, action: str, reason: str, *, digest: str = "", **facts: Any
+    ) -> DataDecision:
+        decision = DataDecision(
+            at_s=self._runtime.now_s(),
+            node=self._node,
+            part=part,
+            action=action,
+            reason=reason,
+            digest=digest,
+            facts=facts,
+        )
+        await self._records.add(decision, at_s=decision.at_s)
+        return decision
+
+    async def recent(self, *, part: str = "", digest: str = "", limit: int = 100) -> list[DataDecision]:
+        """The newest decisions, newest last."""
+        known = await self._records.all()
+        fitting = [each for each in known if part in ("", each.part) and digest in ("", each.digest)]
+        return fitting[-limit:]
 
 
 async def for_each(

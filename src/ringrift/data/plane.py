@@ -17,6 +17,7 @@ from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar, 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
 from ringrift.data.config import DataNode, DataNodes, has_ssh, read_nodes
+from ringrift.data.kv_records import DecisionLog
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView
 from ringrift.data.protection.promise_store import FileLook, PromiseStore
 from ringrift.data.protection.promises import (
@@ -29,7 +30,6 @@ from ringrift.data.protection.promises import (
     open_holder,
 )
 from ringrift.data.protection.records import (
-    DecisionLog,
     Successor,
     Tombstone,
     mirror_heirs,

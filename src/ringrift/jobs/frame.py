@@ -30,7 +30,7 @@ from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.foreign_files.paths import read_regular
 from ringrift.jobs.files import SealedFile, storage_errors
 from ringrift.jobs.kinds import ExitCode, exit_code_of
-from ringrift.network.gpu_use import gpu_use
+from ringrift.machine import gpu_use
 from ringrift.runtime import Runtime, SystemRuntime
 
 # Parameters of jobs: typed, described and bounded in one place, given as JSON, as options, or both.

@@ -29,8 +29,7 @@ import msgspec
 
 from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError
-from ringrift.jobs.__main__ import EXIT_INTERRUPTED, leave, main, one_thread_per_process
-from ringrift.jobs.kinds import job_main
+from ringrift.jobs.kinds import EXIT_INTERRUPTED, job_main, leave, main, one_thread_per_process
 from ringrift.process_identity import environment_area
 
 MESSAGE_BYTES_MAX = 64_000  # of an order; the buffer of a socket takes several

@@ -1,10 +1,12 @@
-"""What everybody may know of jobs without loading one: the kinds that there are, and what their exit codes
-mean.
+"""What everybody may know of jobs without loading one: the kinds that there are, how one is run, and what the
+exit codes mean.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
@@ -79,3 +81,37 @@ def exit_code_of(error: RingRiftError) -> ExitCode:
     if isinstance(error, Unavailable | Conflict):
         return ExitCode.UNAVAILABLE
     return ExitCode.WRONG_INPUT
+
+
+# One job, by its command line.
+
+
+EXIT_INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
+
+
+def main(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        width = max(map(len, KINDS))
+        lines = [f"  {kind:<{width}}  {summary}" for kind, summary in KINDS.items()]
+        sys.stdout.write("Jobs (`KIND --help` for the parameters of one):\n" + "\n".join(lines) + "\n")
+        return ExitCode.DONE
+    one_thread_per_process()
+    try:
+        run = job_main(argv[0])
+    except ConfigError as error:
+        sys.stderr.write(f"{error}\n")
+        return ExitCode.WRONG_INPUT
+    return run(argv[1:])
+
+
+def one_thread_per_process() -> None:
+    """Read by the libraries that compute when they are loaded; jobs share the cores by processes."""
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
+
+
+def leave(code: int) -> None:
+    """End at once: what a job made is on disk, and unloading libraries takes seconds on a busy machine."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -49,7 +49,7 @@ from ringrift.learning.job_announcements import (
 from ringrift.learning.plan.stages import LOOP_SOURCE
 from ringrift.learning.tuning import TOPIC as TUNED_TOPIC
 from ringrift.learning.tuning import is_drop
-from ringrift.work.freshness_rules import FRESH_HOURS_MAX, NEVER_HOURS
+from ringrift.work.limits import FRESH_HOURS_MAX, NEVER_HOURS
 
 # What is told when a model was accepted, refused or taken back.
 

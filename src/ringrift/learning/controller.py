@@ -73,10 +73,10 @@ from ringrift.learning.requests import (
     StandingRequests,
     asked_about,
     changes_standing,
+    held_slots,
     is_news,
     tell_set_aside,
 )
-from ringrift.learning.training_slots import held_slots
 from ringrift.runtime import Runtime
 from ringrift.work.admission import SpawnGate
 from ringrift.work.job.protocol import read_report

@@ -20,8 +20,8 @@ from torch.nn import functional
 
 from ringrift.errors import ConfigError
 from ringrift.games.contract import Game
+from ringrift.machine import gpu_use
 from ringrift.network.architecture import Architecture, Preset, architecture_for, board_mask
-from ringrift.network.gpu_use import gpu_use
 
 
 class Judged(NamedTuple):

@@ -60,28 +60,12 @@ class SampleRun:
 
 def idle_config(**fields: Any) -> ConfigStatus:
     """A config that nothing has happened to yet, but for *fields*."""
-    cost = Cost(
-        cpu_s=0.0,
-        gpu_s=0.0,
-        money=None,
-        cpu_s_per_game=None,
-        cpu_s_per_promotion=None,
-        cpu_s_per_rating_point=None,
+    unknown = dict.fromkeys(("cpu_s_per_game", "cpu_s_per_promotion", "cpu_s_per_rating_point"))
+    cost = Cost(cpu_s=0.0, gpu_s=0.0, money=None, **unknown)
+    counts = (
+        "games games_unchecked games_refused rows trained_rows sample_steps promotions rollbacks rejections"
     )
-    nothing: dict[str, Any] = dict.fromkeys(
-        (
-            "games",
-            "games_unchecked",
-            "games_refused",
-            "rows",
-            "trained_rows",
-            "sample_steps",
-            "promotions",
-            "rollbacks",
-            "rejections",
-        ),
-        0,
-    )
+    nothing: dict[str, Any] = dict.fromkeys(counts.split(), 0)
     nothing |= {"champion": None, "rating": None, "rating_interval": None, "stage": "", "blocked": {}}
     nothing |= {"share": 0.0, "games_per_s": 0.0, "curve": (), "losses": (), "running": (), "cost": cost}
     return ConfigStatus(**{**nothing, "next": "", **fields})

@@ -17,8 +17,9 @@ from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine
 from ringrift.engine.run_reports import reported
 from ringrift.health.breakers import CircuitBreaker
+from ringrift.machine import NodeResources
 from ringrift.runtime import Runtime
-from ringrift.work.backpressure import NodeResources, QueueType
+from ringrift.work.backpressure import QueueLevels, QueueType
 from ringrift.work.limits import (
     LOOP_ORDER,
     SAFEGUARD_ORDER,
@@ -35,7 +36,6 @@ from ringrift.work.limits import (
     has_room_again,
     judge,
 )
-from ringrift.work.queue_monitor import QueueLevels
 from ringrift.work.tasks import SELFPLAY_TYPES, RunningTask, TaskRegistry, TaskType, counted, task_type_of
 
 STATE_KEY = "tasks/state"

@@ -1,4 +1,4 @@
-"""How much work of each kind may run at once, and the emergency stop, after which nothing new starts."""
+"""What holds work back: how much of each kind may run at once, the emergency stop, games that are too old."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
 from ringrift.files import make_folders, remove_file, replace_file
 from ringrift.health.breakers import CircuitBreaker
+from ringrift.machine import NodeResources
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.work.backpressure import BackpressureLevel, NodeResources
+from ringrift.work.backpressure import BackpressureLevel
 from ringrift.work.tasks import SELFPLAY_TYPES, TaskType, family
 
 # The emergency stop: nothing new starts until it is cleared.
@@ -532,3 +533,19 @@ LOOP_ORDER: tuple[Check, ...] = (
     check_hard_resources,
     check_backpressure_level,
 )
+
+
+# How old games may be before a training waits for newer ones: one rule, for the files of a node and for the
+# games of a run. The age is that of the newest game, by when it was made: copying a file renews nothing.
+
+
+FRESH_HOURS_MAX = 24.0
+GAMES_MIN = 50  # made within the limit
+NEVER_HOURS = 1e6  # what events call the age of data that does not exist
+
+
+def why_stale(age_s: float | None, games: int, *, hours_max: float, games_min: int) -> str:
+    """Why data whose newest game is of *age_s* is too old or too little; empty if it is fresh."""
+    if age_s is not None and age_s <= hours_max * 3600 and games >= games_min:
+        return ""
+    return f"{games} games of the last {hours_max:g} h, {games_min} are needed"

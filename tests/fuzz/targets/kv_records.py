@@ -17,10 +17,10 @@ from ringrift.coordination.sync_durability import DeadLetterEntry, SyncWALEntry
 from ringrift.coordination.transfer_verification import BatchChecksum, QuarantineRecord
 from ringrift.daemons.requests import DaemonRequest
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.kv_records import KvRecords
+from ringrift.data.kv_records import DataDecision, KvRecords
 from ringrift.data.manifest.store import DiskState, _Away
 from ringrift.data.protection.distribution import ModelRequest
-from ringrift.data.protection.records import DataDecision, QuarantineNote, Successor, Tombstone
+from ringrift.data.protection.records import QuarantineNote, Successor, Tombstone
 from ringrift.data.sync.cluster_view import SyncRecord
 from ringrift.data.sync.mutex import SyncLockInfo
 from ringrift.data.transactions import TransactionRecord, _PathClaim
@@ -38,11 +38,9 @@ from ringrift.learning.facts.facts import AnyFact, Recalled
 from ringrift.learning.facts.high_water import mark_path, read_mark
 from ringrift.learning.facts.ledger import check_chain, prefix_of, sound_facts
 from ringrift.learning.models import Champion
-from ringrift.learning.requests import Pause, Request, read_request
-from ringrift.learning.training_slots import TrainingJob
+from ringrift.learning.requests import Pause, Request, TrainingJob, read_request
 from ringrift.learning.tuning import OptimizationRun
 from ringrift.work.admission import StateNotice
-from ringrift.work.backpressure import _read_backlog
 from ringrift.work.job.folder import DamagedInput
 from ringrift.work.job.folder import _read as read_damaged_input
 from ringrift.work.tasks import Measured, Reservation, RunningTask
@@ -77,7 +75,6 @@ OWN: tuple[tuple[str, Callable[[Entry], object]], ...] = (
     ("key", lambda entry: decode_entry(entry, int)),
     ("key", lambda entry: StateSnapshot.from_bytes(entry.value, key=entry.key)),
     (STATUS_KEY, lambda entry: decode_run_status(entry.value)),
-    (STATUS_KEY, lambda entry: _read_backlog(entry.value)),
     (FACT_KEY, lambda entry: check_chain(CONFIG, [entry])),
 )
 

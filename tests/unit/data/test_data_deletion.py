@@ -13,19 +13,12 @@ from hypothesis import strategies as st
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import AutoSyncConfig, DataNode, DataNodes
+from ringrift.data.kv_records import DECISIONS_MAX, DecisionLog
 from ringrift.data.manifest.store import Copies, CopyView
 from ringrift.data.protection.deletion import Deleter, DeletionRules, Inheritance, may_delete, tombstone_rows
 from ringrift.data.protection.distribution import DistributionState
 from ringrift.data.protection.promises import KeepRequest
-from ringrift.data.protection.records import (
-    DECISIONS_MAX,
-    DecisionLog,
-    DeletionRecords,
-    GivenUp,
-    GivingUp,
-    Successor,
-    Tombstone,
-)
+from ringrift.data.protection.records import DeletionRecords, GivenUp, GivingUp, Successor, Tombstone
 from ringrift.data.protection.retention import pin
 from ringrift.data.sync.cluster_view import read_cluster_view
 from ringrift.engine.ports import NewWork
@@ -248,7 +241,7 @@ def test_all_nodes_deleting_at_once_never_leave_too_few(seed, holders, rounds, c
 
 
 async def test_decisions_are_bounded(monkeypatch):
-    monkeypatch.setattr("ringrift.data.protection.records.DECISIONS_MAX", 20)
+    monkeypatch.setattr("ringrift.data.kv_records.DECISIONS_MAX", 20)
     monkeypatch.setattr("ringrift.data.protection.records._TRIM_EVERY", 10)
     world = World(*nodes("a"))
     log = DecisionLog(world.planes["a"].kv, world.runtime, node="a")
@@ -261,7 +254,7 @@ async def test_decisions_are_bounded(monkeypatch):
 
 
 async def test_decisions_of_many_who_write_one_each_are_bounded(monkeypatch):
-    monkeypatch.setattr("ringrift.data.protection.records.DECISIONS_MAX", 20)
+    monkeypatch.setattr("ringrift.data.kv_records.DECISIONS_MAX", 20)
     world = World(*nodes("a"))
     for number in range(40):
         world.runtime.advance(1.0)

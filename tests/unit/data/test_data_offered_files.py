@@ -9,8 +9,8 @@ import pytest
 from guards_world import World, nodes
 
 from ringrift.data.artifacts import ArtifactKind
+from ringrift.data.kv_records import DecisionLog
 from ringrift.data.protection.distribution import DistributionDaemon, take_offered
-from ringrift.data.protection.records import DecisionLog
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.settings import load_settings
 

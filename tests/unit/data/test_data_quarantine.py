@@ -8,8 +8,9 @@ import os
 import pytest
 
 from data_cluster import running_node
+from ringrift.data.kv_records import DecisionLog
 from ringrift.data.protection.promises import File, KeepRequest
-from ringrift.data.protection.records import DecisionLog, Quarantine, QuarantineNote, set_damaged_aside
+from ringrift.data.protection.records import Quarantine, QuarantineNote, set_damaged_aside
 from ringrift.data.transfer.chunks import ChunkIndex
 from ringrift.data.transfer.receiving import Intake
 from ringrift.engine.sqlite import blobs as sqlite_blobs

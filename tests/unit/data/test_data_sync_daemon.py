@@ -16,9 +16,9 @@ from ringrift.coordination.sync_coordinator import (
 from ringrift.coordination.sync_mutex import SyncMutex
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.config import DataNode
+from ringrift.data.kv_records import DecisionLog
 from ringrift.data.manifest.store import DiskState, DiskStates
 from ringrift.data.protection.records import (
-    DecisionLog,
     DeletionRecords,
     GivenUp,
     GivingUp,

@@ -8,7 +8,7 @@ import torch
 
 from ringrift.jobs.frame import JobSpec, Outcome, Params, run_job
 from ringrift.jobs.kinds import ExitCode
-from ringrift.network.gpu_use import GpuUse, gpu_use
+from ringrift.machine import GpuUse, gpu_use
 from ringrift.network.model import chosen_device
 from ringrift.process import process_scope
 

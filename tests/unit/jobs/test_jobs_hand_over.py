@@ -11,7 +11,7 @@ from ringrift.jobs.selfplay.recompute import RECOMPUTE
 from ringrift.jobs.selfplay.selfplay import SELFPLAY
 from ringrift.jobs.shards.storage import open_shard
 from ringrift.jobs.shards.validate import VALIDATE
-from ringrift.machine_kind import machine_kind
+from ringrift.machine import machine_kind
 
 KEY = "connect_four_2p"
 FEW = ("--simulations", 4, "--slots", 4)

@@ -13,7 +13,7 @@ from ringrift.jobs.selfplay.recompute import RECOMPUTE
 from ringrift.jobs.selfplay.selfplay import SELFPLAY
 from ringrift.jobs.shards.records import SoftPolicies
 from ringrift.jobs.shards.storage import open_shard
-from ringrift.machine_kind import machine_kind
+from ringrift.machine import machine_kind
 
 KEY = "connect_four_2p"
 ORDER = {"config": KEY, "games": 6, "simulations": 8, "seed": 3, "quick_simulations": 4, "full_share": 0.5}

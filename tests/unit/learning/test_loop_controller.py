@@ -38,10 +38,11 @@ from ringrift.learning.plan.stages import (
 from ringrift.learning.replay import replay
 from ringrift.learning.requests import ALL, Pause, Pauses
 from ringrift.learning.status_view import AroundConfig, config_status
+from ringrift.machine import NodeResources
 from ringrift.process import process_scope
 from ringrift.settings import Settings
 from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.backpressure import Announced, NodeResources, keep_announced, read_announced
+from ringrift.work.backpressure import Announced, keep_announced, read_announced
 from ringrift.work.job.protocol import JobArtifact, JobReport
 from ringrift.work.worker.records import WorkerRecord, worker_key
 

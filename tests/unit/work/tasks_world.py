@@ -7,9 +7,9 @@ from ringrift.coordination.task_lifecycle_coordinator import TaskLifecycleCoordi
 from ringrift.engine.opening import memory_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
+from ringrift.machine import NodeResources
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.admission import AdmissionSources, TaskAdmission
-from ringrift.work.backpressure import NodeResources
 from ringrift.work.limits import EmergencyPlaces, TaskLimits
 
 ROOMY = NodeResources(cpu_percent=10, memory_percent=30, disk_percent=40, disk_free_gb=200, load=0.5, cores=8)

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from ringrift.engine.ports import WorkState
 from ringrift.errors import ConfigError
+from ringrift.machine import NodeResources
 from ringrift.work.backpressure import (
     BAND,
     QUEUE_LIMITS,
     Announced,
     BackpressureLevel,
     BackpressureSignal,
-    NodeResources,
     QueueLimits,
     QueueType,
     level_for_speed,

@@ -23,14 +23,10 @@ from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import Corrupt
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.health.run_status import STATUS_KEY
+from ringrift.machine import NodeResources, look_at_this_machine
 from ringrift.testing.sample_run import idle_config, idle_run
 from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.backpressure import (
-    NodeResources,
-    depths_of,
-    look_at_this_machine,
-    read_depths,
-)
+from ringrift.work.backpressure import depths_of, read_depths
 from ringrift.work.tasks import DurationStore
 
 IDLE = NodeResources(cpu_percent=5, memory_percent=20, disk_percent=30, disk_free_gb=100, load=0.1, cores=4)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ringrift.errors import ConfigError
 from ringrift.health.breakers import BreakerConfig, CircuitBreaker
-from ringrift.work.backpressure import BackpressureLevel, NodeResources
+from ringrift.machine import NodeResources
+from ringrift.work.backpressure import BackpressureLevel
 from ringrift.work.limits import (
     SAFEGUARD_ORDER,
     SPAWN_ORDER,

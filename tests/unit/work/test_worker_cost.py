@@ -4,7 +4,7 @@ import pytest
 from worker_world import end_well, say
 
 from ringrift.engine.ports import WorkState
-from ringrift.machine_kind import machine_kind
+from ringrift.machine import machine_kind
 from ringrift.work.worker import records
 
 

@@ -1,4 +1,4 @@
-"""What is written down about files: decisions with their reasons, deletions, files set aside."""
+"""What is written down about files: deletions, and files set aside."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
 from ringrift.data.artifacts import Receipt
-from ringrift.data.kv_records import KvHistory, KvMirror, KvRecords, RecordsMirror
+from ringrift.data.kv_records import KvMirror, KvRecords, RecordsMirror
 from ringrift.engine.encoding import check_digest
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.sqlite.blobs import move_damaged
@@ -23,66 +23,6 @@ from ringrift.runtime import Runtime
 
 if TYPE_CHECKING:
     from ringrift.data.plane import DataPlane
-
-
-# What the data plane decided and why, newest last, for a person who asks later. A bounded history: entries
-# leave after a month, or sooner when there are very many. Deletions have a record of their own that never
-# leaves.
-
-
-PREFIX = "data/decisions/"
-KEPT_S = 30 * 86_400.0
-DECISIONS_MAX = 10_000
-_TRIM_EVERY = 500
-
-
-class DataDecision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One decision."""
-
-    at_s: float
-    node: str
-    part: str  # deletion, replication, integrity, …
-    action: str
-    reason: str
-    digest: str = ""
-    facts: dict[str, Any] = {}
-
-
-class DecisionLog:
-    """Writes decisions of one node and reads those of all."""
-
-    def __init__(self, kv: KeyValue, runtime: Runtime, *, node: str) -> None:
-        self._runtime, self._node = runtime, node
-        self._records = KvHistory(
-            kv,
-            runtime,
-            PREFIX,
-            DataDecision,
-            kept_s=KEPT_S,
-            records_max=DECISIONS_MAX,
-            trim_every=_TRIM_EVERY,
-        )
-
-    async def record(
-        self, part: str, action: str, reason: str, *, digest: str = "", **facts: Any
-    ) -> DataDecision:
-        decision = DataDecision(
-            at_s=self._runtime.now_s(),
-            node=self._node,
-            part=part,
-            action=action,
-            reason=reason,
-            digest=digest,
-            facts=facts,
-        )
-        await self._records.add(decision, at_s=decision.at_s)
-        return decision
-
-    async def recent(self, *, part: str = "", digest: str = "", limit: int = 100) -> list[DataDecision]:
-        """The newest decisions, newest last."""
-        known = await self._records.all()
-        fitting = [each for each in known if part in ("", each.part) and digest in ("", each.digest)]
-        return fitting[-limit:]
 
 
 # What is written down about deletions: who gave up which copy and why, and what lives on in another file.

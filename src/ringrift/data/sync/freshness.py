@@ -18,7 +18,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import first_of
-from ringrift.work.freshness_rules import FRESH_HOURS_MAX, GAMES_MIN, NEVER_HOURS, why_stale
+from ringrift.work.limits import FRESH_HOURS_MAX, GAMES_MIN, NEVER_HOURS, why_stale
 
 __all__ = ["FreshnessCheck", "FreshnessConfig", "FreshnessResult", "judge_freshness"]
 

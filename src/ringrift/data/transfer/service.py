@@ -16,9 +16,8 @@ import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt, in_batches
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.kv_records import for_each
+from ringrift.data.kv_records import DecisionLog, for_each
 from ringrift.data.manifest.store import ManifestStore
-from ringrift.data.protection.records import DecisionLog
 from ringrift.data.transfer.contract import (
     Attempt,
     CallCounts,

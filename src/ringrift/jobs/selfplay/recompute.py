@@ -38,7 +38,7 @@ from ringrift.jobs.selfplay.selfplay import (
 from ringrift.jobs.shards.checking import BatchReplay, in_groups
 from ringrift.jobs.shards.records import RESIGNATION, PlayedGame, SoftPolicies
 from ringrift.jobs.shards.storage import BrokenGame, open_shard
-from ringrift.machine_kind import machine_kind
+from ringrift.machine import machine_kind
 from ringrift.players.contract import derived
 from ringrift.search.batch import BatchSearch
 from ringrift.search.contract import Evaluator, SearchResult

@@ -32,7 +32,7 @@ from ringrift.jobs.frame import Job, JobSpec, Outcome, Params, params_as_json, r
 from ringrift.jobs.kinds import ExitCode
 from ringrift.jobs.shards.records import RESIGNATION, PlayedGame, SeatRecord, SoftPolicies, termination_of
 from ringrift.jobs.shards.storage import ShardWriter
-from ringrift.machine_kind import machine_kind
+from ringrift.machine import machine_kind
 from ringrift.players.contract import derived
 from ringrift.search.contract import Evaluator, Interrupted, SearchConfig, UniformEvaluator
 from ringrift.search.records import FinishedGame, GameInProgress, NotedMove, games_in_progress

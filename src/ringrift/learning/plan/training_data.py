@@ -24,7 +24,7 @@ from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, ConfigState, has_re
 from ringrift.learning.judging.feedback import refuse_shard
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.stages import QUALITY_MONITOR, STALE_FALLBACK, is_stopped, stop_of
-from ringrift.work.freshness_rules import FRESH_HOURS_MAX, GAMES_MIN, why_stale
+from ringrift.work.limits import FRESH_HOURS_MAX, GAMES_MIN, why_stale
 
 # Which files of samples a training reads, and which checked games are in none of them yet.
 #

@@ -17,7 +17,7 @@ import structlog
 from ringrift.engine.ports import Claim, Engine, WorkState
 from ringrift.engine.work_rules import ENDED
 from ringrift.errors import ConfigError, Corrupt, DigestMismatch, LeaseLost, RingRiftError, Unavailable
-from ringrift.machine_kind import machine_kind
+from ringrift.machine import machine_kind
 from ringrift.runtime import Runtime, first_error
 from ringrift.settings import Settings
 from ringrift.task_owner import TaskOwner
