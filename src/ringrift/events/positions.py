@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextvars import Context
 from dataclasses import dataclass
@@ -118,6 +119,8 @@ class DeliveryNotes:
             raise Unavailable(f"{folder}: delivery notes cannot be kept: {error.strerror}") from error
         self._side = 0
         self._failing = False
+        # Another thread may close them as the engine ends, and their numbers then belong to other files.
+        self._lock = threading.Lock()
 
     def read(self) -> Iterator[Note]:
         """Yield what an earlier run left; a line cut off by a crash is not a note."""
@@ -133,7 +136,9 @@ class DeliveryNotes:
         """Write one note. Without room for it the event may be handled again after a crash, no more."""
         line = f"{note.seq} {note.event_id} {note.subscription}\n".encode()
         try:
-            os.write(self._files[self._side], line)
+            with self._lock:
+                if self._files:
+                    os.write(self._files[self._side], line)
         except OSError as error:
             self._tell(error)
         else:
@@ -147,7 +152,9 @@ class DeliveryNotes:
 
     def empty(self, side: int) -> None:
         try:
-            os.ftruncate(self._files[side], 0)
+            with self._lock:
+                if self._files:
+                    os.ftruncate(self._files[side], 0)
         except OSError as error:
             self._tell(error)  # notes that stay repeat what the positions say
 
@@ -157,9 +164,10 @@ class DeliveryNotes:
             log.error("events.notes_not_kept", path=str(self._paths[0]), error=error.strerror)
 
     def close(self) -> None:
-        for file in self._files:
-            os.close(file)
-        self._files = []
+        with self._lock:
+            for file in self._files:
+                os.close(file)
+            self._files = []
 
 
 # The log as this process reads it, and the identity that its reading positions are kept under.

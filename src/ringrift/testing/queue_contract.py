@@ -703,6 +703,9 @@ class WorkQueueContract(HandingContract, HoldingContract, LeaseContract, EndsCon
         queue = (await bench.open()).queue
         with pytest.raises(ConfigError, match="absent"):
             await queue.add([NewWork(kind="k", id="a"), NewWork(kind="k", after=("absent",))])
+        several = tuple(f"absent {number}" for number in range(9))
+        with pytest.raises(ConfigError, match="needs absent 0,"):  # of several the first that is named
+            await queue.add([NewWork(kind="k", after=several)])
         with pytest.raises(ConfigError, match="later"):
             await queue.add([NewWork(kind="k", id="b", after=("later",)), NewWork(kind="k", id="later")])
         assert await queue.counts() == {}

@@ -677,6 +677,19 @@ def test_a_note_cut_off_by_a_crash_is_ignored(tmp_path):
     again.close()
 
 
+def test_notes_that_were_closed_meanwhile_are_neither_written_nor_emptied(tmp_path):
+    """The engine ends while positions are on their way into the log: what stands in the notes stays."""
+    notes = DeliveryNotes(tmp_path, "me")
+    notes.write(Note(3, "id-3", "some handler"))
+    covered = notes.turn()
+    notes.close()
+    notes.write(Note(4, "id-4", "some handler"))
+    notes.empty(covered)
+    again = DeliveryNotes(tmp_path, "me")
+    assert list(again.read()) == [Note(3, "id-3", "some handler")]
+    again.close()
+
+
 class HeldPositions:
     """A log that takes positions once it is let."""
 

@@ -273,8 +273,8 @@ def _add_linked(tx: Transaction, item: LinkedItem, lane: int) -> str:
         existing = tx.db.execute(sql.ID_OF_KEY, (key,)).fetchone()
         if existing is not None:
             return str(existing[0])
-    # by arrival, so that the reason names the same one each time
-    needs = sorted(_needed(tx.db, item.id, needed) for needed in set(item.new.after))
+    # Looked for as they are named, then by arrival, so that a reason names the same one each time.
+    needs = sorted(_needed(tx.db, item.id, needed) for needed in dict.fromkeys(item.new.after))
     _insert(tx, item.row, lane, [item.id])
     (seq, _) = tx.db.execute(sql.SEQ_AND_STATE, (item.id,)).fetchone()
     blockers = sum(1 for need in needs if need.code != Code.DONE)
