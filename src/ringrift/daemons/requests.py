@@ -38,7 +38,7 @@ LOOK_EVERY_S = 0.2
 MEANS: Mapping[str, str] = {
     "data_pipeline": "the loop stands still: nothing is decided, ordered or taken in",
     "selfplay_coordinator": "no new games are ordered",
-    "event_router": "events are delivered to nobody until it or cross_process_poller starts the router again",
+    "event_router": "events of other processes wait until it or cross_process_poller reads them again",
     "health_server": "there is no page, no probe and no metric; the commands go through the store and work",
     "daemon_watchdog": "nobody looks whether the supervisor itself works",
     "queue_monitor": "nobody notices that queues are too full",
