@@ -52,8 +52,8 @@ from ringrift.learning.plan.stages import (
     stop_of,
     stops_of,
 )
-from ringrift.learning.requests import Pause
 from ringrift.learning.tuning import trials
+from ringrift.work.limits import Pause
 from ringrift.work.shares import PREPARING, slots_for
 from ringrift.work.worker.records import RunningRecord, WorkerRecord
 
