@@ -343,7 +343,7 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
         tuned=tuple(trial.in_words() for trial in trials(state)),
         candidates=waiting_for_verdict(state),
         held_back="" if paused is not None else _held_back(state, around),
-        paused=None if paused is None else msgspec.to_builtins(paused),
+        paused=None if paused is None else paused.to_dict(),
         stopped={
             name: {"why": stop.why, "since_s": stop.since_s, "by_person": stop.by_person}
             for name, stop in stops_of(state).items()

@@ -238,6 +238,11 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     def why(self) -> str:
         return self.reason or f"by {self.by or 'a user'}"
 
+    def to_dict(self) -> dict[str, Any]:
+        """As the status of the run shows it."""
+        end = {} if self.until_s is None else {"until_s": self.until_s}
+        return {"reason": self.reason, "by": self.by, "at_s": self.at_s, **end}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateNotice:
