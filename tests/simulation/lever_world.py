@@ -7,6 +7,7 @@ daemon is for, and compares what happens with the daemon, without it, and with i
 from importlib import import_module
 
 from guards_world import World, nodes
+
 from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.run_coordinator import get_loop_waker

@@ -4,9 +4,9 @@ import sqlite3
 from contextlib import closing
 
 import msgspec
+from guards_world import nodes
 from lever_world import HOUR_S, lived
 
-from guards_world import nodes
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.protection.records import Quarantine
 from ringrift.engine.ports import Claimant, NewWork

@@ -2,9 +2,9 @@
 
 import os
 
+from guards_world import nodes
 from lever_world import HOUR_S, lived
 
-from guards_world import nodes
 from ringrift.coordination.queue_monitor import QueueMonitor
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.machine import NodeResources
