@@ -52,9 +52,9 @@ class AllFiles:
 class RunWithDaemons(World):
     """A loop that plans what the daemons of a manager stand for."""
 
-    def __init__(self, *, configs=(CONFIG,), rules=None, leave_out=(), also=()):
+    def __init__(self, *, configs=(CONFIG,), rules=None, leave_out=(), beside=()):
         super().__init__(7, configs=configs, faults=False, rules={**RULES, **(rules or {})})
-        self.leave_out, self.also = leave_out, also
+        self.leave_out, self.beside = leave_out, beside
 
     def _new_controller(self):
         made = super()._new_controller()
@@ -73,7 +73,7 @@ class RunWithDaemons(World):
     def _train(self, order):
         made, told = super()._train(order)
         # Feedback goes by it, so only those say it who ask for it.
-        return made, {**told, **({"best_held": 1.0} if METRICS_ANALYSIS in self.also else {})}
+        return made, {**told, **({"best_held": 1.0} if METRICS_ANALYSIS in self.beside else {})}
 
     async def live(self, body):
         """Run the loop and its daemons for as long as *body* takes."""
@@ -87,7 +87,7 @@ class RunWithDaemons(World):
         self.manager.register_factory(DaemonType.STALE_FALLBACK, self._stale_fallback)
         async with asyncio.TaskGroup() as group:
             workers = [group.create_task(self._worker(f"w{n}")) for n in range(self.slots)]
-            await self.manager.start_all([*needed({*LEVERS, *self.also} - set(self.leave_out))])
+            await self.manager.start_all([*needed({*LEVERS, *self.beside} - set(self.leave_out))])
             members.complete()
             try:
                 await body(self)
@@ -451,7 +451,7 @@ def test_what_curves_show_is_told_only_while_metrics_analysis_runs():
         await world.periods(0.1)
         assert len(heard) > before
 
-    lived(body, also=(METRICS_ANALYSIS,))
+    lived(body, beside=(METRICS_ANALYSIS,))
 
 
 # Daemon: the test that stops it and sees the machine do without.
