@@ -37,6 +37,31 @@ def test_events_of_other_processes_are_heard_only_while_event_router_runs():
     lived(body)
 
 
+def test_events_of_this_process_are_handled_once_also_while_nobody_reads():
+    async def body(machine):
+        payload = {"config_key": "hex8_2p"}
+
+        async def mine():
+            return [each["job_id"] for each in machine.heard(CROSSING)]
+
+        await machine.start("event_router")
+        await machine.router.publish(CROSSING, {**payload, "job_id": "before"}, "here")
+        instance = await machine.router.identify()
+        assert await machine.manager.stop(DaemonType.EVENT_ROUTER)
+        other = await heard_from_elsewhere(machine)(1)
+        for number in range(100):
+            await machine.router.publish(CROSSING, {**payload, "job_id": f"mine-{number}"}, "here")
+            await machine.runtime.sleep(1.0)
+        positions = (await machine.here.engine.events.positions(instance)).values()
+        piled_up = max(len(each.done_above) for each in positions)
+        assert piled_up < 10, "what is handled here does not pile up in the positions meanwhile"
+        assert await machine.manager.start(DaemonType.EVENT_ROUTER)
+        assert await machine.happens(other, HOUR_S)
+        assert sorted(await mine()) == sorted(["before", "job-1", *(f"mine-{n}" for n in range(100))])
+
+    lived(body)
+
+
 def test_cross_process_poller_goes_on_hearing_them_when_event_router_is_stopped():
     async def body(machine):
         cause = heard_from_elsewhere(machine)

@@ -120,8 +120,9 @@ class CrossProcess:
         if self._keeper is not None and self._keeper.is_due:
             await self._keeper.keep()  # first: whoever is cancelled in it has not published yet
         event_log = await self._open()
-        # A process that only publishes needs no cursors, and takes no identity for it.
-        if self._table.crossing():
+        # A process that only publishes needs no cursors, and takes no identity for it. While nobody reads,
+        # they would hold all that comes in the log and remember everything that is handled here.
+        if self._table.crossing() and not self.rests:
             await self._ready(event_log)
             self.start_soon()
         # From here on the reader may meet the record first; this tells it that the publisher is coming.
