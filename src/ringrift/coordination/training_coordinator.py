@@ -19,7 +19,7 @@ from ringrift.coordination.training_trigger_daemon import (
     TrainingTriggerDaemon,
     create_training_trigger,
 )
-from ringrift.engine.arguments import check_part
+from ringrift.engine.arguments import check_integer, check_part, check_text
 from ringrift.engine.blocking import run_blocking, take_in_thread
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
@@ -31,7 +31,7 @@ from ringrift.learning.plan.training_data import Fallback, fallback_tier, good_m
 from ringrift.learning.requests import SLOTS_MAX, Refusal, Refused, TrainingJob, TrainingSlots
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import AWAY, ConfigSignals, NodeNotes
-from ringrift.work.shares import board_and_players
+from ringrift.work.shares import PLAYERS_MAX, PLAYERS_MIN, board_and_players, check_config
 
 __all__ = [
     "SLOTS_MAX",
@@ -392,10 +392,8 @@ def get_training_status() -> dict[str, Any]:
 
 
 async def async_can_train(board_type: str, num_players: int | None = None) -> tuple[bool, str]:
-    coordinator = get_training_coordinator()
-    if (why := coordinator.why_unhealthy()) is not None:
-        return False, f"{Refusal.CLUSTER_UNHEALTHY.value}: {why}"
-    refused = await coordinator.slots.can_train(_key(board_type, num_players))
+    config, slots = _key(board_type, num_players), get_training_coordinator().slots
+    refused = await slots.can_train(config) if slots.can_be_read() else None
     return (True, "") if refused is None else (False, f"{refused.reason.value}: {refused.message}")
 
 
@@ -439,10 +437,11 @@ async def async_training_slot(
 
 def _key(board_type: str, num_players: int | None) -> str:
     """The config of a board and a number of players, or the one that *board_type* names alone."""
-    if num_players is None:
-        if board_and_players(board_type)[0] == board_type:
-            raise ConfigError(f"how many play {board_type}? Name the number, or a config such as hex8_2p")
-        return board_type
-    if num_players < 1:
-        raise ConfigError(f"{num_players} players cannot play {board_type}")
-    return f"{board_type}_{num_players}p"
+    check_text("board_type", board_type)
+    if num_players is not None:
+        check_integer("num_players", num_players, low=PLAYERS_MIN, high=PLAYERS_MAX)
+    elif ":" not in board_type and board_and_players(board_type)[0] == board_type:
+        raise ConfigError(f"how many play {board_type}? Name the number, or a config such as hex8_2p")
+    config = board_type if num_players is None else f"{board_type}_{num_players}p"
+    check_config(config)
+    return config

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 
 import msgspec
 
@@ -147,6 +149,9 @@ INTENSITY_MIN, INTENSITY_MAX = 0.5, 1.75
 LARGE_BOARDS = frozenset({"square19", "hexagonal"})
 GAMES_NEEDED_MAX = 500_000
 
+_GAMES = "ringrift.games"
+PLAYERS_MIN, PLAYERS_MAX = 2, 4
+_KEY = re.compile(rf"(?P<board>[a-z][a-z0-9_]*)_(?P<players>[{PLAYERS_MIN}-{PLAYERS_MAX}])p")
 _BY_GAMES = ((100, 64), (500, 150), (1000, 300))
 _BY_RATING = ((1800.0, 3200), (1600.0, 1600))
 _BUDGET_GROWN = 800
@@ -164,6 +169,29 @@ def board_and_players(config: str) -> tuple[str, int]:
     if board and seats.endswith("p") and seats[:-1].isdigit():
         return board, int(seats[:-1])
     return config, 2
+
+
+def check_config(key: str) -> None:
+    """Raise `ConfigError`, which says what there is, for what can be no config: no installed game has it.
+
+    Only the names of games are read and none is loaded, so what else a game demands, its jobs say.
+    """
+    boards = _boards()
+    family, colon, _ = key.partition(":")
+    if colon and family in boards:
+        return
+    found = _KEY.fullmatch(key)
+    if found is None or found["board"] not in boards:
+        raise ConfigError(f"{key!r} is no config; {known_configs()}")
+
+
+def known_configs() -> str:
+    boards = ", ".join(f"{name}:GAME" if name == "open_spiel" else f"{name}_2p" for name in _boards())
+    return f"there are {boards} (RingRift's boards also with _3p and _4p)"
+
+
+def _boards() -> list[str]:
+    return sorted({point.name for point in entry_points(group=_GAMES)})
 
 
 def search_budget(config: str, *, games: int, rating: float | None, intensity: float = 1.0) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 
 import pytest
@@ -29,9 +30,9 @@ from ringrift.coordination.training_coordinator import (
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.leases import LeaseConfig
 from ringrift.engine.memory import memory_engine
-from ringrift.engine.opening import get_engine_blocking
+from ringrift.engine.opening import get_engine_blocking, has_store
 from ringrift.engine.ports import Claimant, NewWork
-from ringrift.errors import LeaseLost
+from ringrift.errors import ConfigError, LeaseLost
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
@@ -243,6 +244,37 @@ def test_a_block_that_raises_frees_the_slot_and_counts_as_failed():
     with training_slot("hex8", 2) as job_id:
         assert job_id is not None
     assert [record.success for record in get_training_coordinator().get_history()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (("connect_four", "x"), "num_players is 'x'; it must be a whole number from 2 to 4"),
+        (("hex8", 9), "num_players is 9; it must be a whole number from 2 to 4"),
+        (("hex8", 1), "num_players is 1"),
+        (("hex8", True), "num_players is True"),
+        ((None,), "board_type is None; it must be text"),
+        ((7, 2), "board_type is 7; it must be text"),
+        (("hex8",), "how many play hex8?"),
+        (("hex8_9p",), "'hex8_9p' is no config"),
+        (("hex8_2p", 2), "'hex8_2p_2p' is no config"),
+        (("chess_2p",), "'chess_2p' is no config; there are connect_four_2p, "),
+        (("chess", 2), "'chess_2p' is no config"),
+        (("",), "board_type is ''"),
+    ],
+)
+def test_a_config_that_cannot_be_trained_is_refused_with_the_reason(wrong, why):
+    for call in (can_train, request_training_slot):
+        with pytest.raises(ConfigError, match=re.escape(why)):
+            call(*wrong)
+    assert not has_store(), "nor is a store made for it"
+
+
+def test_asking_for_a_slot_makes_no_store():
+    assert can_train("hex8", 2) == (True, "")
+    assert can_train("connect_four_2p") == (True, "")
+    assert can_train("open_spiel:hex(board_size=3)") == (True, "")
+    assert not has_store()
 
 
 async def test_the_same_for_code_on_a_loop():
