@@ -22,6 +22,7 @@ from ringrift.engine.opening import get_engine, has_store
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue
 from ringrift.engine.work_rules import (
     ALL_WORK,
+    EMERGENCY_WORK,
     HOLDS,
     WORK_LEASES,
     HeldWork,
@@ -37,6 +38,7 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.stages import SlotHold
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.task_owner import TaskOwner
+from ringrift.work.limits import Pause
 from ringrift.work.worker.records import (
     SET_ASIDE,
     RunningRecord,
@@ -53,18 +55,6 @@ log = structlog.get_logger()
 
 
 ALL = ALL_WORK
-
-
-class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Who paused it, when and why."""
-
-    reason: str = ""
-    by: str = ""
-    at_s: float = 0.0
-
-    @property
-    def why(self) -> str:
-        return self.reason or f"by {self.by or 'a user'}"
 
 
 class Pauses:
@@ -87,7 +77,8 @@ class Pauses:
 
     async def end_all(self) -> list[str]:
         """Let everything go on, also what is no longer in the run; return what was paused."""
-        return await self.end(sorted(held_groups(entry.key for entry in await self._kv.entries(HOLDS))))
+        held = held_groups(entry.key for entry in await self._kv.entries(HOLDS))
+        return await self.end(sorted(held - {EMERGENCY_WORK}))
 
     async def read(self) -> ReadPauses:
         """All pauses as they are now."""
@@ -101,8 +92,8 @@ class ReadPauses:
         self._entries = {entry.key: entry for entry in entries}
 
     def of(self, config: str) -> Pause | None:
-        """The pause that holds *config*: that of the whole run before its own."""
-        for place in (ALL, config):
+        """The pause that holds *config*: an emergency stop, and that of the whole run, before its own."""
+        for place in (EMERGENCY_WORK, ALL, config):
             if (entry := self._entries.get(hold_key(place))) is not None:
                 return decode_entry(entry, Pause)
         return None

@@ -30,11 +30,12 @@ from ringrift.learning.intake import FileIntake, refused_claims, waiting_claims
 from ringrift.learning.loop import TrainingLoop
 from ringrift.learning.plan.evaluation import untrained_player
 from ringrift.learning.replay import replay
-from ringrift.learning.requests import ALL, Pause, Pauses
+from ringrift.learning.requests import ALL, Pauses
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.testing.sample_run import idle_run
+from ringrift.work.limits import Pause
 
 CONFIG = "square8_2p"
 WEIGHTS = struct.pack("<Q", 2) + b"{}weights"
