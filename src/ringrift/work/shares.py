@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -151,7 +150,6 @@ GAMES_NEEDED_MAX = 500_000
 
 _GAMES = "ringrift.games"
 PLAYERS_MIN, PLAYERS_MAX = 2, 4
-_KEY = re.compile(rf"(?P<board>[a-z][a-z0-9_]*)_(?P<players>[{PLAYERS_MIN}-{PLAYERS_MAX}])p")
 _BY_GAMES = ((100, 64), (500, 150), (1000, 300))
 _BY_RATING = ((1800.0, 3200), (1600.0, 1600))
 _BUDGET_GROWN = 800
@@ -186,8 +184,9 @@ def check_config(key: str) -> None:
     family, colon, _ = key.partition(":")
     if colon and family in boards:
         return
-    found = _KEY.fullmatch(key)
-    if found is None or found["board"] not in boards:
+    board, _ = split_config(key)
+    allowed = [f"{board}_{number}p" for number in range(PLAYERS_MIN, PLAYERS_MAX + 1)]
+    if board not in boards or key not in allowed:
         raise ConfigError(f"{key!r} is no config; {known_configs()}")
 
 

@@ -270,6 +270,7 @@ def test_a_block_that_raises_frees_the_slot_and_counts_as_failed():
         (("hex8_2p", 2), "'hex8_2p_2p' is no config"),
         (("chess_2p",), "'chess_2p' is no config; there are connect_four_2p, "),
         (("chess", 2), "'chess_2p' is no config"),
+        (("hex8_02p",), "'hex8_02p' is no config"),
         (("",), "board_type is ''"),
     ],
 )
