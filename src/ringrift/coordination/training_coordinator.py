@@ -36,7 +36,7 @@ from ringrift.learning.facts.state import ConfigState, EndedTraining
 from ringrift.learning.intake import is_claim
 from ringrift.learning.job_announcements import blob_path, loss_of
 from ringrift.learning.plan.training_data import Fallback, fallback_tier, good_model, good_samples
-from ringrift.learning.requests import SLOTS_MAX, Refusal, Refused, TrainingJob, TrainingSlots
+from ringrift.learning.requests import SAID_CHARS_MAX, SLOTS_MAX, Refusal, Refused, TrainingJob, TrainingSlots
 from ringrift.learning.situation import Situations
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals
@@ -166,17 +166,15 @@ class TrainingCoordinator(SubscribedCoordinator):
 
         Of a slot that is not held here, only a model is told: its failure is its holder's to tell.
         """
-        missing = "" if model_path else "it ended without a model"
-        held = await self.slots.release(
-            job_id, error=error or missing, model_path=model_path, val_loss=val_loss
-        )
+        error = str(error or "")[:SAID_CHARS_MAX] or ("" if model_path else "it ended without a model")
+        held = await self.slots.release(job_id, error=error, model_path=model_path, val_loss=val_loss)
         # The id is config, time, process and token; the config itself contains an underscore.
         config = job_id.rsplit("_", 3)[0]
         if model_path and not error:
             done = {"config_key": config, "job_id": job_id, "success": True, "model_path": model_path}
             await self.tell("TRAINING_COMPLETED", {**done, "val_loss": val_loss})
         elif held:
-            failed = {"config_key": config, "job_id": job_id, "error": error or missing}
+            failed = {"config_key": config, "job_id": job_id, "error": error}
             await self.tell("TRAINING_FAILED", failed)
         return held
 
@@ -208,7 +206,8 @@ class TrainingCoordinator(SubscribedCoordinator):
         found = [_of_slot(job) for job in _not_taken_in(self._running_and_slots()[1], states)]
         for state in states:
             models = {each.job_id: each for each in (*state.models.values(), *state.students.values())}
-            found += [_of_run(state.config, each, models.get(each.job_id)) for each in state.trainings]
+            # A copy: the loop of this process may note one more meanwhile.
+            found += [_of_run(state.config, each, models.get(each.job_id)) for each in tuple(state.trainings)]
         return sorted(found, key=lambda record: -(record.ended_s or 0.0))[:limit]
 
     def get_stats(self) -> dict[str, Any]:
@@ -253,7 +252,7 @@ class TrainingCoordinator(SubscribedCoordinator):
 
 def _not_taken_in(slots: Sequence[TrainingJob], states: Sequence[ConfigState]) -> list[TrainingJob]:
     """Those of *slots* whose model the run does not have: what it has taken in is a training of its own."""
-    taken = {each.slot for state in states for each in state.trainings}
+    taken = {each.slot for state in states for each in tuple(state.trainings)}
     return [job for job in slots if job.job_id not in taken]
 
 

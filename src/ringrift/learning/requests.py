@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from ringrift.decoding import decoder_of
+from ringrift.engine.arguments import check_integer
 from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder, lease_key
 from ringrift.engine.opening import get_engine, has_store
@@ -38,6 +39,7 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.stages import SlotHold
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.task_owner import TaskOwner
+from ringrift.work.job.protocol import number
 from ringrift.work.limits import Pause
 from ringrift.work.worker.records import (
     SET_ASIDE,
@@ -245,6 +247,7 @@ PLACES = "training/slot/"
 ENDED = "training/ended/"
 ENDED_MAX = 200  # the oldest go first
 ENDED_KEPT_S = 30 * 86_400.0
+SAID_CHARS_MAX = 2_000
 RELEASE_S = 5.0
 TRAIN = "train"  # the kind of the loop's trainings in the queue
 CLAIMED_MAX = 10_000  # items that are looked through for trainings; there are no more workers
@@ -374,15 +377,17 @@ class TrainingSlots:
                 await kv.delete(JOBS + quote(held.job.config_key, safe=""))
             for lease in held.leases:
                 await lease.release()
-            loss = held.job.best_val_loss if val_loss is None else val_loss
-            await self._keep_end(kv, held.job, error=error, model_path=model_path, best_val_loss=loss)
+            # The slot is free by now, so what its holder says is kept as far as it can be.
+            said = {"error": error[:SAID_CHARS_MAX], "model_path": str(model_path)[:SAID_CHARS_MAX]}
+            loss = held.job.best_val_loss if val_loss is None else number(val_loss)
+            await self._keep_end(kv, msgspec.structs.replace(held.job, best_val_loss=loss, **said))
         return True
 
-    async def _keep_end(self, kv: KeyValue, job: TrainingJob, **ended: str | float | None) -> None:
+    async def _keep_end(self, kv: KeyValue, job: TrainingJob) -> None:
         known, now_s = await kv.entries(ENDED), self._runtime.now_s()
         for entry in known[: max(0, len(known) + 1 - ENDED_MAX)]:
             await kv.delete(entry.key)
-        record = msgspec.structs.replace(job, ended_s=now_s, **ended)
+        record = msgspec.structs.replace(job, ended_s=now_s)
         key = f"{ENDED}{now_s:017.6f}/{quote(job.job_id, safe='')}"  # in the order of their ends
         await kv.put(key, msgspec.json.encode(record), ttl_s=ENDED_KEPT_S)
 
@@ -399,7 +404,8 @@ class TrainingSlots:
             raise LeaseLost(job_id, token=0, reason="this process does not hold the slot")
         if held.leases[0].token != held.job.token:
             raise LeaseLost(job_id, token=held.job.token, reason="another training has the config")
-        held.job = msgspec.structs.replace(held.job, epochs=epochs, best_val_loss=best_val_loss)
+        check_integer("epochs", epochs)
+        held.job = msgspec.structs.replace(held.job, epochs=epochs, best_val_loss=number(best_val_loss))
         await self._write((await self._open_engine()).kv, held.job)
 
     def holds(self, job_id: str) -> bool:
@@ -472,8 +478,8 @@ class TrainingSlots:
         by_workers = len(await trainings_of_workers(engine.queue))
         if by_workers + await self._places(engine.kv) >= self._slots_max:
             return None
-        for number in range(self._slots_max):
-            lease = self._lease(engine.kv, f"{PLACES}{number}")
+        for place in range(self._slots_max):
+            lease = self._lease(engine.kv, f"{PLACES}{place}")
             if await lease.try_acquire():
                 return lease
         return None

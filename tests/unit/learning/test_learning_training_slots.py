@@ -331,6 +331,17 @@ def test_what_becomes_of_slots_is_known_to_whoever_looks_into_the_store():
     assert (stats["running"], stats["completed"], stats["failed"]) == (0, 1, 1)
 
 
+def test_what_a_trainer_says_of_itself_spoils_no_answer():
+    job_id = request_training_slot("hex8", 2)
+    with pytest.raises(ConfigError, match="epochs is 'seven'"):
+        update_training_progress(job_id, epochs="seven")
+    update_training_progress(job_id, epochs=1, best_val_loss="low")
+    assert [record.loss for record in get_training_coordinator().get_running()] == [None]
+    release_training_slot(job_id, error=ValueError("x" * 2_000_000), val_loss="low")
+    (record,) = get_training_coordinator().get_history()
+    assert (record.success, record.loss, record.error[:3]) == (False, None, "xxx")
+
+
 def test_the_ends_of_slots_that_are_kept_are_bounded(monkeypatch):
     monkeypatch.setattr(requests, "ENDED_MAX", 3)
 
