@@ -153,6 +153,18 @@ async def test_a_model_of_a_user_is_judged_like_any_other(site):
     assert replay(CONFIG, await read_facts(site.engine.kv, CONFIG), RULES) == []
 
 
+async def test_a_model_of_a_trainer_with_a_slot_is_known_by_the_slot(site):
+    await site.tell("NPZ_EXPORT_COMPLETE", samples_exported=1, games_exported=1, output_path=site.samples())
+    told = {"success": True, "model_path": site.model(), "job_id": f"{CONFIG}_1_2_3"}
+    await site.tell("TRAINING_COMPLETED", **told)
+    (training,) = site.state.trainings
+    assert (training.slot, training.error, dict(site.state.trained)) == (
+        f"{CONFIG}_1_2_3",
+        "",
+        {"completed": 1},
+    )
+
+
 @pytest.mark.parametrize(
     ("event", "payload", "why"),
     [
