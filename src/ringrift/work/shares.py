@@ -158,12 +158,18 @@ _GAMES_PER_POINT = 500
 _QUALITY_FACTORS = ((0.3, 1.5), (0.5, 1.3), (0.7, 1.0))
 
 
+def split_config(config: str) -> tuple[str, int | None]:
+    """Split `square8_2p`; a key without a number of players, as families of games have, is all board."""
+    board, _, seats = config.rpartition("_")
+    if board and seats.endswith("p") and seats[:-1].isdecimal():
+        return board, int(seats[:-1])
+    return config, None
+
+
 def board_and_players(config: str) -> tuple[str, int]:
     """Split `square8_2p`; a key without a number of players counts as two."""
-    board, _, seats = config.rpartition("_")
-    if board and seats.endswith("p") and seats[:-1].isdigit():
-        return board, int(seats[:-1])
-    return config, 2
+    board, players = split_config(config)
+    return board, 2 if players is None else players
 
 
 def search_budget(config: str, *, games: int, rating: float | None, intensity: float = 1.0) -> int:

@@ -24,6 +24,7 @@ from ringrift.learning.plan.stages import breaker_gate, slot_of
 from ringrift.learning.plan.trust import suspect_since, why_distrusted
 from ringrift.settings import Settings
 from ringrift.work.job.folder import role_of
+from ringrift.work.shares import board_and_players
 
 # Checks of the run itself and of what it keeps.
 
@@ -297,7 +298,7 @@ CUT_OFF_REASONS = ("truncated", "unfinished")
 
 
 def has_draws(config: str) -> bool:
-    return config.rsplit("_", 1)[0] not in BOARDS_WITHOUT_DRAWS
+    return board_and_players(config)[0] not in BOARDS_WITHOUT_DRAWS
 
 
 def duplicates(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
