@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ringrift.coordination.run_coordinator import answers_of
-from ringrift.coordination.safeguards import get_task_admission
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.learning.judging import ratings
@@ -94,14 +93,8 @@ class ThresholdManager:
 
 
 def get_threshold_manager() -> ThresholdManager:
-    """Return the thresholds of this process. `memory_warning` is the one by which it starts tasks."""
-    return process_scope().get(ThresholdManager, _thresholds_here)
-
-
-def _thresholds_here() -> ThresholdManager:
-    made = ThresholdManager()
-    made.adopt(get_task_admission().memory)
-    return made
+    """Return the thresholds of this process. `memory_warning` is that of its admission, where it has one."""
+    return process_scope().get(ThresholdManager, ThresholdManager)
 
 
 # Stability.

@@ -212,8 +212,8 @@ def test_can_spawn_says_that_the_emergency_stop_is_on():
 
 
 async def test_the_limit_of_memory_of_this_process_is_among_its_thresholds():
-    shown = get_threshold_manager().get("memory_warning")
-    assert shown is get_task_admission().memory
+    limit = get_task_admission().memory
+    assert get_threshold_manager().get("memory_warning") is limit
     for _ in range(10):
         await get_safeguards().failed("train", "", "MemoryError")
     assert get_threshold_manager().get_value("memory_warning") == pytest.approx(0.88)
