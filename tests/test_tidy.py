@@ -241,6 +241,39 @@ def test_one_name_one_class():
     assert twice == {}
 
 
+STORE_KEY = re.compile(r"([a-z][a-z_-]*/)+|[a-z][a-z_-]*(/[a-z][a-z_.-]*)+")
+
+
+def store_keys():
+    """What looks like a key of the store, or the beginning of keys, and where it is spelt."""
+    homes = {}
+    for path in modules():
+        # Contract suites make keys up.
+        if path.name.endswith("_contract.py"):
+            continue
+        for node in ast.walk(parsed(text_of(path))):
+            is_text = isinstance(node, ast.Constant) and isinstance(node.value, str)
+            if is_text and STORE_KEY.fullmatch(node.value):
+                homes.setdefault(node.value, set()).add(path.relative_to(SOURCE).as_posix())
+    return homes
+
+
+def test_a_key_of_the_store_is_spelt_in_one_module():
+    """Two spellings drift apart, and the reader of one finds nothing."""
+    homes = store_keys()
+    twice = {key: sorted(where) for key, where in homes.items() if len(where) > 1}
+    # A whole key of which another module has the beginning; a first part alone stands for a family of keys.
+    begun = {
+        key: (where, prefix)
+        for prefix, owners in homes.items()
+        if prefix.endswith("/") and prefix.count("/") > 1
+        for key, where in homes.items()
+        if key != prefix and key.startswith(prefix) and where != owners
+    }
+    assert "learning/fact/" in homes
+    assert (twice, begun) == ({}, {})
+
+
 def unused_words():
     """The words that the glossary keeps out of names."""
     table = (

@@ -16,6 +16,7 @@ from ringrift.data.config import DataNodes
 from ringrift.data.manifest.catalog import receivers_of
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView, games_in
 from ringrift.data.plane import DataPlane
+from ringrift.data.protection.deletion import DeletionVerdict, verdict_on
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.errors import ConfigError
 from ringrift.process import SingletonMixin
@@ -150,8 +151,20 @@ class ClusterManifest(SingletonMixin):
         return {each.digest: view.holders(each.digest) for each in view.of_kinds(kinds_of("games"))}
 
     def get_replication_count(self, digest: str) -> int:
-        """Return how many nodes verified a copy once. Whether one may go, `Deleter` asks them."""
+        """Return how many nodes verified a copy once; `is_safe_to_delete` asks whether they still have it."""
         return len(self.get_locations(digest))
+
+    def is_safe_to_delete(self, digest: str) -> bool:
+        """Whether the deletion rule would delete this node's copy now."""
+        return self.deletion_verdict(digest).allowed
+
+    @blocking
+    async def deletion_verdict(self, digest: str) -> DeletionVerdict:
+        """What the deletion rule says of this node's copy, with its reason; the other holders are asked."""
+        plane = self._plane or await existing_data_plane()
+        if plane is None:
+            return DeletionVerdict(allowed=False, reason="this node has none")
+        return await verdict_on(plane, digest)
 
     def get_under_replicated(self, copies: int = COPIES_MIN, data_type: str = "all") -> list[Artifact]:
         view = self.view()

@@ -1,23 +1,31 @@
 """When to run what takes long: estimates, and whether a host has room for an intensive task now.
 
-For people and programs that plan by hand; the loop itself is paced by its work queue. Intensive tasks
-(training, optimisation, whole pipelines) exclude each other on a host and stay out of its busy hours.
+For people and programs that plan by hand. Where workers live a host has room as the loop sees it: by what
+holds its orders and by the slots. Elsewhere intensive tasks (training, optimisation, whole pipelines) exclude
+each other and stay out of busy hours. When there will be room follows from the measured durations, as the
+time limits of jobs do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
+from ringrift.learning.plan.plan import SELFPLAY, Capacity
 from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.work.admission import SpawnGate
 from ringrift.work.limits import SpawnVerdict
+from ringrift.work.shares import PREPARING, slots_for
 from ringrift.work.tasks import (
     DAY_S,
     DEFAULT_DURATIONS_S,
     INTENSIVE_TYPES,
+    SELFPLAY_TYPES,
     DurationEstimate,
     DurationStore,
     RunningTask,
@@ -26,6 +34,7 @@ from ringrift.work.tasks import (
     TaskType,
     task_type_of,
 )
+from ringrift.work.worker.records import WorkerRecord
 
 __all__ = [
     "DEFAULT_DURATIONS_S",
@@ -46,6 +55,14 @@ __all__ = [
 
 ANSWER_S = 10.0
 HOUR_S = 3600.0
+_JOB_KINDS = {
+    **dict.fromkeys(SELFPLAY_TYPES, SELFPLAY),
+    TaskType.TRAINING: "train",
+    TaskType.EVALUATION: "evaluate",
+    TaskType.VALIDATION: "validate",
+    TaskType.CMAES: "tune",
+}
+_PREPARING_TYPES = frozenset(task_type_of(kind) for kind in PREPARING) - {TaskType.OTHER}
 LONGEST_S = DAY_S  # a running task counts as ended by then, whatever the estimate
 
 
@@ -77,13 +94,14 @@ class DurationScheduler(SingletonMixin):
         registry: TaskRegistry | None = None,
         *,
         busy: BusyHours | None = None,
+        gate: SpawnGate | None = None,
         runtime: Runtime | None = None,
     ) -> None:
         self._book = get_duration_store() if book is None else book
         self._registry = TaskRegistry() if registry is None else registry
         check_part("book", self._book, DurationStore)
         check_part("registry", self._registry, TaskRegistry)
-        self._busy, self._runtime = busy or BusyHours(), runtime or system_runtime()
+        self._busy, self._gate, self._runtime = busy or BusyHours(), gate, runtime or system_runtime()
 
     async def estimate_s(self, task_type: str, config: str = "", host: str = "") -> float:
         return (await self._book.estimate(str(task_type), config, host)).seconds
@@ -91,9 +109,11 @@ class DurationScheduler(SingletonMixin):
     async def room_for(self, task_type: str, host: str = "") -> SpawnVerdict:
         """Whether *host* has room for the task now; if not why, and when it is expected to have."""
         kind, now_s = task_type_of(task_type), self._runtime.now_s()
+        host = host or self._runtime.hostname
+        if workers := await self._registry.workers(host):
+            return await self._room_for_the_loop(_JOB_KINDS.get(kind, task_type), host, workers)
         if kind not in INTENSIVE_TYPES:
             return SpawnVerdict(True, "ok")
-        host = host or self._runtime.hostname
         for task in await self._registry.running():
             if task.node == host and task.task_type in INTENSIVE_TYPES:
                 left_s = await self._left_s(task, now_s)
@@ -104,6 +124,26 @@ class DurationScheduler(SingletonMixin):
             why = f"intensive tasks wait until {self._busy.last}:00 UTC"
             return SpawnVerdict(False, why, left_s, check="busy_hours")
         return SpawnVerdict(True, "ok")
+
+    async def _room_for_the_loop(self, kind: str, host: str, workers: Sequence[WorkerRecord]) -> SpawnVerdict:
+        """As the loop decides about its next order, for the workers of one host."""
+        held = await (self._gate or get_safeguards()).may_order(kind, host)
+        if not held.ok:
+            return held
+        slots, now_s = slots_for(workers, kind), self._runtime.now_s()
+        tasks = [each for each in await self._registry.running() if each.node == host]
+        games = [each for each in tasks if each.task_type in SELFPLAY_TYPES]
+        others = [each for each in tasks if each.task_type not in (*SELFPLAY_TYPES, *_PREPARING_TYPES)]
+        if slots and Capacity(slots, len(games), len(others)).has_room_for(kind):
+            return SpawnVerdict(True, "ok")
+        if not slots:
+            return SpawnVerdict(False, f"no worker of {host} takes such work", check="capacity")
+        # Games give way to all else, so only games wait for games.
+        before = [*games, *others] if kind == SELFPLAY else others
+        left_s = min([await self._left_s(task, now_s) for task in before])
+        have = f"{len(before)} jobs have the {slots} slots of {host}"
+        why = f"{have}; one is expected to end in about {left_s / 60:.0f} min"
+        return SpawnVerdict(False, why, left_s, check="capacity")
 
     async def running(self, host: str) -> list[dict[str, Any]]:
         """What runs on *host*, and when it is expected to end."""

@@ -5,7 +5,6 @@ The rule itself is `learning.judging.feedback`, which the plan uses too.
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +34,6 @@ from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.intake import is_claim
 from ringrift.learning.judging.feedback import (
     NEUTRAL,
@@ -49,6 +47,7 @@ from ringrift.learning.judging.feedback import (
 )
 from ringrift.learning.plan.training_data import freshness_of
 from ringrift.learning.situation import Situation, Situations
+from ringrift.learning.tuning import tuned_rules
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
@@ -66,7 +65,6 @@ __all__ = [
     "Momentum",
     "SignalType",
     "TrainingIntensity",
-    "architecture_weights",
     "export_curriculum_weights",
     "feedback",
     "get_curriculum_integration",
@@ -80,41 +78,17 @@ __all__ = [
 ]
 
 
-# ARCHITECTURE_FEEDBACK: how much effort each network size deserves, by what tuning runs found.
+# ARCHITECTURE_FEEDBACK: which size of network the next trainings are spent on.
 
 
 ARCHITECTURE_INTERVAL_S = 60.0
-WEIGHT_MIN = 0.1
-ARCHITECTURE_CHANGE_MIN = 0.02
-ARCHITECTURE_TOPIC = "architecture"  # of the notes that a finished search leaves
-PRESETS = ("small", "medium", "large")
-SHARPNESS = 4.0  # a score ahead by a quarter weighs e times as much
-
-
-def architecture_weights(scores: Mapping[str, float]) -> dict[str, float]:
-    """Weights that sum to 1, at least a tenth each; a size without a score counts as the mean."""
-    names = sorted({*PRESETS, *scores})
-    mean = math.fsum(score / len(scores) for score in scores.values())
-    known = {name: scores.get(name, mean) for name in names}
-    # By the distance to the best: the level of the scores differs from search to search, and none overflows.
-    best = max(known.values())
-    raw = {name: math.exp(SHARPNESS * (score - best)) for name, score in known.items()}
-    total = math.fsum(raw.values())
-    spare = 1.0 - WEIGHT_MIN * len(names)
-    return {name: round(WEIGHT_MIN + spare * value / total, 4) for name, value in raw.items()}
-
-
-def architecture_scores(state: ConfigState) -> dict[str, float]:
-    """Score by size, from the newest note that has one."""
-    for note in reversed(state.notes):
-        scores = note.details.get("scores")
-        if note.topic == ARCHITECTURE_TOPIC and isinstance(scores, Mapping):
-            return {str(name): float(score) for name, score in scores.items()}
-    return {}
 
 
 class ArchitectureFeedback(SituationDaemon):
-    """Tells the weights when what is known of the sizes changes."""
+    """Tells the size in force, when another one is: the settings', or one that a search showed to be better.
+
+    A config trains one size at a time, so its weight is 1.
+    """
 
     capability: ClassVar[str] = "training_feedback"
     plans_as = "architecture_feedback"
@@ -150,7 +124,7 @@ class ArchitectureFeedback(SituationDaemon):
 
     async def _look(self, config: str) -> None:
         weights, before = self.weights(config), self._told.get(config)
-        if weights is None or (before is not None and _close(before, weights)):
+        if weights in (None, before):
             return
         self._told[config] = weights
         await self.router.publish(
@@ -158,18 +132,14 @@ class ArchitectureFeedback(SituationDaemon):
         )
 
     def weights(self, config_key: str) -> dict[str, float] | None:
-        """The weights now; None for a config that does not run here."""
-        situation = self._situations.get(config_key)
-        return None if situation is None else architecture_weights(architecture_scores(situation.state))
+        """The size in force with its weight; None for a config that does not run here."""
+        loop = self._situations.loop
+        if loop is None or config_key not in loop.configs():
+            return None
+        return {tuned_rules(loop.state(config_key), loop.rules).preset: 1.0}
 
     def health_check(self) -> HealthCheckResult:
         return super().health_check().with_details(weights=dict(self._told))
-
-
-def _close(before: Mapping[str, float], now: Mapping[str, float]) -> bool:
-    return before.keys() == now.keys() and all(
-        abs(before[name] - now[name]) < ARCHITECTURE_CHANGE_MIN for name in now
-    )
 
 
 # GAUNTLET_FEEDBACK: which multipliers of the plan the results against baselines set, told on change.

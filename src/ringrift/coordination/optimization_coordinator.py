@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
-from ringrift.coordination.feedback_loop_controller import ARCHITECTURE_TOPIC as ARCHITECTURE
 from ringrift.coordination.run_coordinator import ListeningCoordinator, Told, heard_by
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import decode_entry
@@ -66,6 +65,7 @@ __all__ = [
 # What is told of a search, as events of the catalog.
 
 
+ARCHITECTURE = "architecture"  # of the notes that a finished comparison of sizes leaves
 _KNOBS = ("lr", "batch", "weight_decay", "window", "samples_per_row", "preset", *SEARCH_SETTINGS)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 import psutil
 
 from ringrift.coordination.queue_monitor import get_queue_monitor
+from ringrift.coordination.stability_heuristic import get_threshold_manager
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import engine_on_demand, shared_kv
 from ringrift.machine import read_resources
@@ -61,7 +62,10 @@ def _admission_here() -> TaskAdmission:
         resources=partial(read_resources, settings.data_dir),
         runtime=system_runtime(),
     )
-    return TaskAdmission(sources, limits=limits)
+    made = TaskAdmission(sources, limits=limits)
+    # Shown among the thresholds of this process, for others to see.
+    get_threshold_manager().adopt(made.memory)
+    return made
 
 
 class Safeguards(SpawnGate, SingletonMixin):

@@ -1,20 +1,18 @@
-"""How steady a rating is, and whether it is safe to act on it; and thresholds that adapt."""
+"""How steady the ratings of a config are, by the rule of the run; and thresholds that adapt."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from itertools import pairwise
-from statistics import pstdev
 from typing import Any
 
+from ringrift.coordination.run_coordinator import answers_of
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
-from ringrift.learning.judging.ratings import fit_line
+from ringrift.learning.judging import ratings
+from ringrift.learning.judging.ratings import RatedAt, RatingSample, StabilityAssessment, StabilityLevel
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.work.limits import AdjustmentStrategy, DynamicThreshold, ThresholdRules
 
 __all__ = [
     "AdjustmentStrategy",
@@ -28,138 +26,6 @@ __all__ = [
     "get_threshold_manager",
     "is_promotion_safe",
 ]
-
-
-# Limits that move by themselves so that what they guard succeeds at a wanted rate.
-
-
-DEAD_BAND = 0.05
-COOLDOWN_S = 60.0
-HISTORY_MAX = 100
-
-
-class AdjustmentStrategy(StrEnum):
-    """How a step is sized."""
-
-    LINEAR = "linear"  # a fixed share of the range
-    EXPONENTIAL = "exponential"  # a fixed share of the value
-    ADAPTIVE = "adaptive"  # in proportion to how far off the rate is
-
-
-@dataclass(frozen=True, slots=True)
-class ThresholdChange:
-    """One move of a limit."""
-
-    at_s: float
-    before: float
-    after: float
-    success_rate: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThresholdRules:
-    """When and how far a limit moves."""
-
-    target_success_rate: float = 0.9
-    window_size: int = 50
-    strategy: AdjustmentStrategy = AdjustmentStrategy.ADAPTIVE
-    factor: float = 0.1
-    higher_is_more_permissive: bool = True
-    cooldown_s: float = COOLDOWN_S
-
-    def __post_init__(self) -> None:
-        if not 0.0 < self.target_success_rate <= 1.0 or self.window_size < 2 or self.factor <= 0:
-            raise ConfigError(
-                "a threshold needs a rate in (0, 1], a window of 2 or more and a positive factor"
-            )
-
-
-class DynamicThreshold:
-    """A value between two bounds, moved by outcomes.
-
-    Nothing moves before half a window of outcomes is there, within 5 points of the wanted rate, or within a
-    minute of the last move.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        initial_value: float,
-        min_value: float,
-        max_value: float,
-        *,
-        rules: ThresholdRules | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        if not min_value <= initial_value <= max_value or min_value == max_value:
-            raise ConfigError(f"{name}: {initial_value} must lie between {min_value} and {max_value}")
-        self.name, self.min_value, self.max_value = name, min_value, max_value
-        self.initial_value, self.rules = initial_value, rules or ThresholdRules()
-        self._runtime = runtime or system_runtime()
-        self._value = initial_value
-        self._outcomes: deque[bool] = deque(maxlen=self.rules.window_size)
-        self._changed_s: float | None = None
-        self.changes: deque[ThresholdChange] = deque(maxlen=HISTORY_MAX)
-
-    @property
-    def value(self) -> float:
-        return self._value
-
-    @property
-    def success_rate(self) -> float | None:
-        """None before the first outcome."""
-        return sum(self._outcomes) / len(self._outcomes) if self._outcomes else None
-
-    def record_outcome(self, *, success: bool) -> float:
-        """Take in an outcome, move if it is time to, and return the value."""
-        self._outcomes.append(success)
-        self._adjust()
-        return self._value
-
-    def reset(self) -> None:
-        self._value, self._changed_s = self.initial_value, None
-        self._outcomes.clear()
-
-    def _adjust(self) -> None:
-        rate, rules = self.success_rate, self.rules
-        wanted = rules.target_success_rate
-        now_s = self._runtime.monotonic_s()
-        if rate is None or len(self._outcomes) < rules.window_size / 2 or abs(rate - wanted) <= DEAD_BAND:
-            return
-        # The outcomes in the window belong to the old value; a second step on them would go too far.
-        if self._changed_s is not None and now_s - self._changed_s < rules.cooldown_s:
-            return
-        # Too many failures: let more through.
-        sign = 1.0 if (rate < wanted) == rules.higher_is_more_permissive else -1.0
-        moved = min(self.max_value, max(self.min_value, self._value + sign * self._step(abs(rate - wanted))))
-        if moved != self._value:
-            reason = f"{rate:.0%} succeeded, {wanted:.0%} are wanted"
-            self.changes.append(ThresholdChange(self._runtime.now_s(), self._value, moved, rate, reason))
-            self._value, self._changed_s = moved, now_s
-
-    def _step(self, off: float) -> float:
-        if self.rules.strategy is AdjustmentStrategy.LINEAR:
-            return self.rules.factor * (self.max_value - self.min_value)
-        if self.rules.strategy is AdjustmentStrategy.EXPONENTIAL:
-            return self.rules.factor * abs(self._value)
-        return min(1.0, 2 * off) * self.rules.factor * (self.max_value - self.min_value)
-
-    @property
-    def is_in_use(self) -> bool:
-        return bool(self._outcomes or self.changes)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "value": self._value,
-            "min": self.min_value,
-            "max": self.max_value,
-            "success_rate": self.success_rate,
-            "target_success_rate": self.rules.target_success_rate,
-            "outcomes": len(self._outcomes),
-            "changes": len(self.changes),
-        }
 
 
 # name: start, least, most
@@ -196,6 +62,10 @@ class ThresholdManager:
             )
         return self._thresholds[name]
 
+    def adopt(self, threshold: DynamicThreshold) -> None:
+        """Show a threshold that somebody else moves, in the place of one's own of that name."""
+        self._thresholds[threshold.name] = threshold
+
     def get(self, name: str) -> DynamicThreshold | None:
         return self._thresholds.get(name)
 
@@ -223,98 +93,24 @@ class ThresholdManager:
 
 
 def get_threshold_manager() -> ThresholdManager:
+    """Return the thresholds of this process. `memory_warning` is that of its admission, where it has one."""
     return process_scope().get(ThresholdManager, ThresholdManager)
 
 
-# How steady a rating is.
+# Stability.
 
 
-SPAN_S = 48 * 3600.0
-SAMPLES_MIN = 5
-DECLINE_PER_HOUR = -2.0
-STABLE_BELOW, DEVELOPING_BELOW = 0.3, 0.6
+def assess_stability(samples: Sequence[RatedAt] | str, *, now_s: float | None = None) -> StabilityAssessment:
+    """Judge the ratings of the last 48 hours: *samples*, or those of the champions of a config."""
+    if not isinstance(samples, str):
+        at_s = system_runtime().now_s() if now_s is None else now_s
+        return ratings.assess_stability(samples, now_s=at_s)
+    situation = answers_of().get(samples)
+    curve = () if situation is None else situation.curve
+    newest_s = 0.0 if situation is None else situation.state.last_s
+    return ratings.assess_stability(curve, now_s=newest_s if now_s is None else now_s)
 
 
-class StabilityLevel(StrEnum):
-    """What a rating does."""
-
-    STABLE = "stable"
-    DEVELOPING = "developing"
-    VOLATILE = "volatile"
-    DECLINING = "declining"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class RatingSample:
-    """A rating at a wall-clock time."""
-
-    at_s: float
-    rating: float
-
-
-@dataclass(frozen=True, slots=True)
-class StabilityAssessment:
-    """The answer, with what it is made of."""
-
-    level: StabilityLevel
-    volatility: float  # 0 is steady, 1 is not
-    slope_per_hour: float
-    slope_error: float
-    deviation: float
-    swing: float
-    samples: int
-    is_safe: bool  # unknown is safe: the test of promotions decides, this only warns
-    reason: str
-    advice: list[str] = field(default_factory=list)
-
-
-def assess_stability(samples: Sequence[RatingSample], *, now_s: float) -> StabilityAssessment:
-    """Judge the ratings of the last 48 hours."""
-    recent = sorted((each for each in samples if each.at_s >= now_s - SPAN_S), key=lambda each: each.at_s)
-    ratings = [each.rating for each in recent]
-    if len(recent) < SAMPLES_MIN:
-        text = f"{len(recent)} ratings in 48 hours, {SAMPLES_MIN} are needed"
-        return StabilityAssessment(StabilityLevel.UNKNOWN, 0.0, 0.0, 0.0, 0.0, 0.0, len(recent), True, text)
-    line = fit_line([each.at_s / 3600.0 for each in recent], ratings)
-    slope, error = (line.slope, line.error) if line is not None else (0.0, 0.0)
-    score = volatility(ratings, slope)
-    level = _level(score, slope)
-    safe = level not in (StabilityLevel.VOLATILE, StabilityLevel.DECLINING)
-    reason = f"volatility {score:.2f}, {slope:+.1f} ± {error:.1f} rating points per hour"
-    advice = [] if safe else ["play more rating games before the next change of champion"]
-    deviation, swing = pstdev(ratings), max(ratings) - min(ratings)
-    return StabilityAssessment(
-        level, score, slope, error, deviation, swing, len(recent), safe, reason, advice
-    )
-
-
-def is_promotion_safe(samples: Sequence[RatingSample], *, now_s: float) -> bool:
+def is_promotion_safe(samples: Sequence[RatedAt] | str, *, now_s: float | None = None) -> bool:
+    """Whether the ratings are steady. The sequential test alone decides about promotions."""
     return assess_stability(samples, now_s=now_s).is_safe
-
-
-def volatility(ratings: Sequence[float], slope_per_hour: float) -> float:
-    """0.4 spread, 0.3 swing, 0.2 changes of direction, 0.1 decline; between 0 and 1."""
-    spread = pstdev(ratings)
-    swing = max(ratings) - min(ratings)
-    turns = _turns(ratings) / max(1, len(ratings) - 2)
-    decline = min(0.5, -slope_per_hour / 5.0) if slope_per_hour < 0 else 0.0
-    score = (
-        # A spread of 50 points counts in full; one below 20 is taken as 20, so that noise is no swing.
-        0.4 * spread / 50.0 + 0.3 * min(1.0, swing / (3 * max(spread, 20.0))) + 0.2 * turns + 0.1 * decline
-    )
-    return min(1.0, score)
-
-
-def _turns(ratings: Sequence[float]) -> int:
-    steps = [after - before for before, after in pairwise(ratings) if after != before]
-    return sum(first * second < 0 for first, second in pairwise(steps))
-
-
-def _level(score: float, slope_per_hour: float) -> StabilityLevel:
-    # First: a steady fall has little volatility and would pass for stable.
-    if slope_per_hour < DECLINE_PER_HOUR:
-        return StabilityLevel.DECLINING
-    if score < STABLE_BELOW:
-        return StabilityLevel.STABLE
-    return StabilityLevel.DEVELOPING if score < DEVELOPING_BELOW else StabilityLevel.VOLATILE

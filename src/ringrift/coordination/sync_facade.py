@@ -240,6 +240,7 @@ class SyncFacade(SingletonMixin):
             details={
                 "nodes": sorted(synced),
                 "up_to_date": sorted(set(plan.up_to_date) - synced),
+                "not_known": sorted(set(plan.not_known) - synced),
                 "files_moved": tally.files,
                 "digests_moved": sorted({digest for _, digest in tally.moved})[:_DIGESTS_SHOWN],
                 "files_confirmed": len(tally.receipts) - tally.files,

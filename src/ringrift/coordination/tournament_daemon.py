@@ -1,13 +1,13 @@
 """TOURNAMENT_DAEMON: requests for ladder matches, and a view of the tournaments that the plan holds.
 
 Promotion matches link a champion to the one before it and no further. A ladder match against the baseline
-nearest in strength fixes where the config stands; the tournaments of the last champions, which the plan
-orders (`learning/plan/evaluation.py`), tie those together.
+nearest in strength fixes where the config stands, twice as often while its ratings swing or fall; the
+tournaments of the last champions, which the plan orders (`learning/plan/evaluation.py`), tie those together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -17,9 +17,10 @@ from ringrift.engine.run_reports import reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.run_status import Curve
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.state import ConfigState
-from ringrift.learning.judging.ratings import ANCHORS, is_baseline, rate
+from ringrift.learning.judging.ratings import ANCHORS, assess_stability, is_baseline, rate
 from ringrift.learning.plan.evaluation import TOURNAMENT_STAGE as TOURNAMENT
 from ringrift.learning.plan.evaluation import WANTED_TOPIC, request_details, wanted_games
 from ringrift.learning.plan.orders import RATING
@@ -29,6 +30,7 @@ from ringrift.status import HealthCheckResult
 
 INTERVAL_S = 60.0
 LADDER_S = 3600.0
+UNSTEADY_LADDER_S = 1800.0  # while the ratings of a config swing or fall
 LADDER_GAMES = 40
 # Ladder games are cheap only while the baseline is: beyond this a ladder match would take the cluster's day.
 LADDER = ("random", "mcts:32", "mcts:128", "mcts:512")
@@ -39,16 +41,23 @@ class TournamentRules(msgspec.Struct, frozen=True, kw_only=True):
 
     ladder_s: float = LADDER_S
     ladder_games: int = LADDER_GAMES
+    unsteady_ladder_s: float = UNSTEADY_LADDER_S
 
 
-def tournament_requests(state: ConfigState, now_s: float, rules: TournamentRules) -> list[Noted]:
-    """What to ask for now: at most one ladder match."""
-    champion = state.champion
-    if champion is None or wanted_games(state, now_s) or not _due(state, now_s, rules.ladder_s):
+def tournament_requests(
+    state: ConfigState, now_s: float, rules: TournamentRules, curve: Sequence[Curve] = ()
+) -> list[Noted]:
+    """What to ask for now: at most one ladder match. *curve* says how steady the ratings are."""
+    champion, found = state.champion, assess_stability(curve, now_s=now_s)
+    every_s = rules.ladder_s if found.is_safe else min(rules.ladder_s, rules.unsteady_ladder_s)
+    if champion is None or wanted_games(state, now_s) or not _due(state, now_s, every_s):
         return []
     rung = ladder_rung(state, champion)
     details = request_details(champion, [rung], games=rules.ladder_games)
-    return [Noted(at_s=now_s, topic=WANTED_TOPIC, text=f"ladder match with {rung}", details=details)]
+    text = f"ladder match with {rung}"
+    if not found.is_safe:
+        text += f", as ratings are {found.level.value}: {found.reason}"
+    return [Noted(at_s=now_s, topic=WANTED_TOPIC, text=text, details=details)]
 
 
 def ladder_rung(state: ConfigState, champion: str) -> str:
@@ -115,7 +124,9 @@ class TournamentDaemon(AskedDaemon):
         loop = self._situations.loop
         if loop is None or config not in loop.configs():
             return
-        for request in tournament_requests(loop.state(config), self._runtime.now_s(), self.rules):
+        state = loop.state(config)
+        curve = loop.curves.of(state)
+        for request in tournament_requests(state, self._runtime.now_s(), self.rules, curve):
             self.requests += 1
             await loop.write(config, request)
 
@@ -126,7 +137,17 @@ class TournamentDaemon(AskedDaemon):
             for config, each in self._situations.all().items()
             if TOURNAMENT in each.state.last_done
         }
-        return super().health_check().with_details(requests=self.requests, last_tournament_s=held)
+        now_s = self._runtime.now_s()
+        steady = {
+            config: f"{found.level.value}: {found.reason}"
+            for config, each in self._situations.all().items()
+            if (found := assess_stability(each.curve, now_s=now_s))
+        }
+        return (
+            super()
+            .health_check()
+            .with_details(requests=self.requests, last_tournament_s=held, stability=steady)
+        )
 
 
 def get_tournament_daemon() -> TournamentDaemon:

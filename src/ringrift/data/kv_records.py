@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
+from ringrift.engine.arguments import check_database
 from ringrift.engine.encoding import NOT_NEEDED, decode_entry, decode_value
 from ringrift.engine.opening import engine_at, engine_on_demand
 from ringrift.engine.ports import Change, ChangePage, Entry, KeyValue, WriteGuard
@@ -290,9 +291,7 @@ class OpenedKeyValue:
     """The key-value port of the engine at a path, or of this process's."""
 
     def __init__(self, db_path: Path | str | None = None) -> None:
-        if db_path is not None and not isinstance(db_path, Path | str):
-            raise ConfigError(f"db_path is {db_path!r}; it must be the path of a database, or None")
-        self.db_path = None if db_path is None else Path(db_path)
+        self.db_path = check_database("db_path", db_path)
 
     async def _kv(self) -> KeyValue:
         if self.db_path is None:

@@ -36,7 +36,7 @@ from ringrift.runtime import Runtime
 
 log = structlog.get_logger()
 
-_PREFIX = "lease/"
+LEASE_PREFIX = "lease/"
 CONTROL_LEASE = "control"  # of the process that plans, of which an engine has one
 
 
@@ -136,18 +136,18 @@ class LeaseHolder:
 
 def lease_key(name: str) -> str:
     """The key under which the lease *name* stands while somebody holds it."""
-    return _PREFIX + name
+    return LEASE_PREFIX + name
 
 
 async def lease_holder(kv: KeyValue, name: str) -> LeaseHolder | None:
     """Return the present holder of the lease *name*."""
-    entry = await kv.get(_PREFIX + name)
+    entry = await kv.get(LEASE_PREFIX + name)
     return None if entry is None else _seen(entry)
 
 
 async def end_lease(kv: KeyValue, name: str, *, holder: str) -> bool:
     """Free the lease *name* of a holder that is known to be dead; False if it has another one by now."""
-    entry = await kv.get(_PREFIX + name)
+    entry = await kv.get(LEASE_PREFIX + name)
     if entry is None or _seen(entry).holder != holder:
         return False
     try:
@@ -159,7 +159,7 @@ async def end_lease(kv: KeyValue, name: str, *, holder: str) -> bool:
 async def lease_changed(kv: KeyValue, name: str, *, timeout_s: float) -> None:
     """Wait until the lease *name* is free or changes, or the time is over."""
     check_wait("timeout_s", timeout_s)
-    key = _PREFIX + name
+    key = LEASE_PREFIX + name
     try:
         async with asyncio.timeout(timeout_s):
             if (entry := await kv.get(key)) is None:
@@ -176,7 +176,7 @@ class NamedLease:
         self, kv: KeyValue, runtime: Runtime, name: str, *, holder: str, config: LeaseConfig | None = None
     ) -> None:
         self._kv, self._runtime = kv, runtime
-        check_key(_PREFIX + name)
+        check_key(LEASE_PREFIX + name)
         check_text("holder", holder)
         self.name, self.holder = name, holder
         self._config = config or LeaseConfig()
@@ -316,7 +316,7 @@ class NamedLease:
 
     @property
     def _key(self) -> str:
-        return _PREFIX + self.name
+        return LEASE_PREFIX + self.name
 
     def _record(self, token: int) -> bytes:
         return msgspec.json.encode(LeaseRecord(self.holder, token))

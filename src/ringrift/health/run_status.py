@@ -6,6 +6,7 @@ the loop see it without knowing the loop. `ringrift status` loads this, so it lo
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ import msgspec
 from ringrift.decoding import decoder_of
 from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.ports import KeyValue
-from ringrift.errors import Corrupt
+from ringrift.errors import AlreadyExists, Corrupt
 
 STATUS_KEY = "learning/status"
 SILENT_S = 30.0  # the control process says how it is every second; after this it may be gone
@@ -254,3 +255,38 @@ async def read_run_choice(kv: KeyValue) -> RunChoice | None:
 
 async def write_run_choice(kv: KeyValue, choice: RunChoice) -> None:
     await kv.put(CHOICE_KEY, msgspec.json.encode(choice))
+
+
+# What a run is known by where its files are kept and deleted, too: its name, its facts, who leads.
+
+
+IDENTITY_KEY = "run/identity"  # the high-water mark has it, too
+FACT_PREFIX = "learning/fact/"  # and the config, and the number of the fact
+CHAMPION_PREFIX = "learning/champion/"  # and the config
+
+
+class Champion(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is champion since the change of that number."""
+
+    config: str
+    model: str | None = None
+    card: str | None = None
+    checkpoint: str | None = None  # to begin again from
+    former_checkpoints: tuple[str, ...] = ()  # of the champions that a rollback may lead to
+    change: int = 0  # promotions and roll-backs so far
+
+
+async def name_run(kv: KeyValue, name: str) -> str:
+    """Return what tells this run from all others, wherever it goes on; *name* if it has none yet."""
+    with suppress(AlreadyExists):
+        await kv.create(IDENTITY_KEY, name.encode())
+    return await read_identity(kv)
+
+
+async def read_identity(kv: KeyValue) -> str:
+    """The name of the run; empty if it was never given one."""
+    entry = await kv.get(IDENTITY_KEY)
+    try:
+        return "" if entry is None else entry.value.decode()
+    except UnicodeDecodeError as error:
+        raise Corrupt(IDENTITY_KEY, found=f"no name of a run ({error})", advice="Restore a backup") from None

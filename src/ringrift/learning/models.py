@@ -29,6 +29,7 @@ from ringrift.files import (
     rename_file,
     sync_folder,
 )
+from ringrift.health.run_status import CHAMPION_PREFIX, Champion
 from ringrift.learning.facts.records import Model, ModelState
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.ratings import Rating, rate
@@ -131,20 +132,6 @@ def _weak(
 #
 # The facts say who is champion; the pointer is what others follow. It carries the number of the change, so an
 # older change can never overwrite a newer one.
-
-
-CHAMPION_PREFIX = "learning/champion/"
-
-
-class Champion(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is champion since the change of that number."""
-
-    config: str
-    model: str | None
-    card: str | None
-    checkpoint: str | None = None  # to begin again from
-    former_checkpoints: tuple[str, ...] = ()  # of the champions that a rollback may lead to
-    change: int  # promotions and roll-backs so far
 
 
 class ChampionPointers:

@@ -16,9 +16,9 @@ from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError
-from ringrift.health.run_status import Curve, RunStatus, read_run_status
+from ringrift.health.run_status import FACT_PREFIX, Curve, RunStatus, read_run_status
 from ringrift.learning.facts.facts import RULES_TOPIC, AnyFact, JobIssued, Noted
-from ringrift.learning.facts.ledger import PREFIX, known_configs, prefix_of, read_facts
+from ringrift.learning.facts.ledger import known_configs, prefix_of, read_facts
 from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.state import ConfigState, fold
 from ringrift.learning.judging.feedback import Feedback, RatingCurves, config_view
@@ -131,7 +131,7 @@ class StoredRunReader:
         """How far the store is, and the configs whose facts changed since it was last read."""
         revision, changed = self._revision, set[str]()
         while True:
-            page = await kv.changes(PREFIX, after=revision)
+            page = await kv.changes(FACT_PREFIX, after=revision)
             keys = [change.key for change in page.changes]
             changed |= {
                 config for config in configs if any(key.startswith(prefix_of(config)) for key in keys)

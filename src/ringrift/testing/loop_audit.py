@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ringrift.engine.encoding import is_digest
+from ringrift.engine.leases import LEASE_PREFIX
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.learning.controller import ORDERS_AT_ONCE
 from ringrift.learning.facts.facts import AnyFact, Blocked, JobEnded, JobIssued, Promoted, RolledBack
@@ -271,7 +272,7 @@ async def wrong_times(
     for item in await engine.queue.claimed():
         if (item.lease_until_s or 0.0) > last_s + lease_s:
             problems.append(f"{item.id} is held until {item.lease_until_s}, with a lease of {lease_s} s")
-    for entry in await engine.kv.entries("lease/"):
+    for entry in await engine.kv.entries(LEASE_PREFIX):
         if entry.expires_s is None or entry.expires_s > last_s + LEASE_S_MAX:
             problems.append(f"{entry.key} is held until {entry.expires_s}")
     return problems

@@ -37,6 +37,8 @@ from ringrift.work.limits import (
     check_hard_resources,
     has_room_again,
     judge,
+    memory_threshold,
+    says_out_of_memory,
 )
 from ringrift.work.tasks import SELFPLAY_TYPES, RunningTask, TaskRegistry, TaskType, counted, task_type_of
 
@@ -74,6 +76,7 @@ class TaskAdmission:
     def __init__(self, sources: AdmissionSources, *, limits: TaskLimits | None = None) -> None:
         self._at = sources
         self.limits = limits or TaskLimits()
+        self.memory = memory_threshold(self.limits, sources.runtime)
         self.registry = TaskRegistry(sources.engine, runtime=sources.runtime)
         self.offline: dict[str, str] = {}  # node: why it counts as gone
         self._halted = ""  # why this machine had no room when last looked at
@@ -199,6 +202,7 @@ class TaskAdmission:
     def succeeded(self, task_type: TaskType, node: str) -> None:
         for key in _breaker_keys(task_type, node or self._at.runtime.hostname):
             self._breakers.pop(key, None)
+        self._note_memory(enough=True)
         self.forget_view()
 
     async def failed(self, task_type: TaskType, node: str, reason: str) -> EmergencyNotice | None:
@@ -206,8 +210,15 @@ class TaskAdmission:
         now_s = self._at.runtime.now_s()
         for key in _breaker_keys(task_type, node or self._at.runtime.hostname):
             _remember(self._breakers, key, self._breakers.get(key, CircuitBreaker()).failed(now_s))
+        self._note_memory(enough=not says_out_of_memory(reason))
         self.forget_view()
         return await self._at.emergency.after_failure(reason)
+
+    def _note_memory(self, *, enough: bool) -> None:
+        """Where tasks run out of memory, the next ones start beside others only while less of it is used."""
+        share = self.memory.record_outcome(success=enough)
+        percent = 100.0 if share == self.memory.initial_value else 100.0 * share
+        self.limits = replace(self.limits, memory_percent_warning=percent)
 
     def open_breakers(self) -> dict[str, str]:
         """What is held back after failures in a row, with the state of its breaker."""
@@ -307,4 +318,5 @@ class SpawnGate:
             "asked": self.asked,
             "refused": dict(self.refused),
             "open_breakers": self._admission.open_breakers(),
+            "memory_warning": self._admission.memory.to_dict(),
         }

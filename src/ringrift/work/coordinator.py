@@ -24,6 +24,7 @@ def heard_by(component: str) -> tuple[str, ...]:
 
 NODES_MAX = 2000
 CONFIGS_MAX = 500
+NAMES_MAX = 32
 NOTE_KEEP_S = 6 * 3600.0  # a word that nobody repeated for so long says nothing any more
 
 AWAY = "away"  # nothing can be placed there
@@ -96,4 +97,6 @@ class ConfigSignals:
 
 
 def _is_small(value: Any) -> bool:
+    if isinstance(value, Mapping):  # numbers by name, as weights are
+        return len(value) <= NAMES_MAX and all(isinstance(each, int | float) for each in value.values())
     return isinstance(value, int | float | bool) or (isinstance(value, str) and len(value) <= 500)

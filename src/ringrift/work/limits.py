@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -188,6 +189,164 @@ def _write_file(path: Path, content: bytes) -> None:
     replace_file(path, content)
 
 
+# Limits that move by themselves so that what they guard succeeds at a wanted rate.
+
+
+DEAD_BAND = 0.05
+COOLDOWN_S = 60.0
+HISTORY_MAX = 100
+
+
+class AdjustmentStrategy(StrEnum):
+    """How a step is sized."""
+
+    LINEAR = "linear"  # a fixed share of the range
+    EXPONENTIAL = "exponential"  # a fixed share of the value
+    ADAPTIVE = "adaptive"  # in proportion to how far off the rate is
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdChange:
+    """One move of a limit."""
+
+    at_s: float
+    before: float
+    after: float
+    success_rate: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThresholdRules:
+    """When and how far a limit moves."""
+
+    target_success_rate: float = 0.9
+    window_size: int = 50
+    strategy: AdjustmentStrategy = AdjustmentStrategy.ADAPTIVE
+    factor: float = 0.1
+    higher_is_more_permissive: bool = True
+    cooldown_s: float = COOLDOWN_S
+    dead_band: float = DEAD_BAND  # so far off the rate may be
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.target_success_rate <= 1.0 or self.window_size < 2 or self.factor <= 0:
+            raise ConfigError(
+                "a threshold needs a rate in (0, 1], a window of 2 or more and a positive factor"
+            )
+
+
+class DynamicThreshold:
+    """A value between two bounds, moved by outcomes.
+
+    Nothing moves before half a window of outcomes is there, near the wanted rate, or soon after a move.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        initial_value: float,
+        min_value: float,
+        max_value: float,
+        *,
+        rules: ThresholdRules | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        if not min_value <= initial_value <= max_value or min_value == max_value:
+            raise ConfigError(f"{name}: {initial_value} must lie between {min_value} and {max_value}")
+        self.name, self.min_value, self.max_value = name, min_value, max_value
+        self.initial_value, self.rules = initial_value, rules or ThresholdRules()
+        self._runtime = runtime or system_runtime()
+        self._value = initial_value
+        self._outcomes: deque[bool] = deque(maxlen=self.rules.window_size)
+        self._changed_s: float | None = None
+        self.changes: deque[ThresholdChange] = deque(maxlen=HISTORY_MAX)
+
+    @property
+    def value(self) -> float:
+        return self._value
+
+    @property
+    def success_rate(self) -> float | None:
+        """None before the first outcome."""
+        return sum(self._outcomes) / len(self._outcomes) if self._outcomes else None
+
+    def record_outcome(self, *, success: bool) -> float:
+        """Take in an outcome, move if it is time to, and return the value."""
+        self._outcomes.append(success)
+        self._adjust()
+        return self._value
+
+    def reset(self) -> None:
+        self._value, self._changed_s = self.initial_value, None
+        self._outcomes.clear()
+
+    def _adjust(self) -> None:
+        rate, rules = self.success_rate, self.rules
+        wanted = rules.target_success_rate
+        now_s = self._runtime.monotonic_s()
+        if (
+            rate is None
+            or len(self._outcomes) < rules.window_size / 2
+            or abs(rate - wanted) <= rules.dead_band
+        ):
+            return
+        # The outcomes in the window belong to the old value; a second step on them would go too far.
+        if self._changed_s is not None and now_s - self._changed_s < rules.cooldown_s:
+            return
+        # Too many failures: let more through.
+        sign = 1.0 if (rate < wanted) == rules.higher_is_more_permissive else -1.0
+        moved = min(self.max_value, max(self.min_value, self._value + sign * self._step(abs(rate - wanted))))
+        if moved != self._value:
+            reason = f"{rate:.0%} succeeded, {wanted:.0%} are wanted"
+            self.changes.append(ThresholdChange(self._runtime.now_s(), self._value, moved, rate, reason))
+            self._value, self._changed_s = moved, now_s
+
+    def _step(self, off: float) -> float:
+        if self.rules.strategy is AdjustmentStrategy.LINEAR:
+            return self.rules.factor * (self.max_value - self.min_value)
+        if self.rules.strategy is AdjustmentStrategy.EXPONENTIAL:
+            return self.rules.factor * abs(self._value)
+        return min(1.0, 2 * off) * self.rules.factor * (self.max_value - self.min_value)
+
+    @property
+    def is_in_use(self) -> bool:
+        return bool(self._outcomes or self.changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "value": self._value,
+            "min": self.min_value,
+            "max": self.max_value,
+            "success_rate": self.success_rate,
+            "target_success_rate": self.rules.target_success_rate,
+            "outcomes": len(self._outcomes),
+            "changes": len(self.changes),
+        }
+
+
+MEMORY_WARNING = "memory_warning"
+MEMORY_LEAST = 0.6
+# One job in twenty that runs out of memory is one too many; a step lasts until other jobs have shown what it
+# brought. Where none runs out any more, the limit comes back as it went.
+MEMORY_RULES = ThresholdRules(
+    target_success_rate=0.98,
+    window_size=20,
+    strategy=AdjustmentStrategy.LINEAR,
+    factor=0.2,
+    higher_is_more_permissive=False,  # the more memory is used, the fewer jobs succeed
+    cooldown_s=600.0,
+    dead_band=0.01,
+)
+
+
+def memory_threshold(limits: TaskLimits, runtime: Runtime) -> DynamicThreshold:
+    """The part of the memory from which no further task starts; it begins where the machine halts anyway."""
+    most = limits.memory_percent_max / 100.0
+    least = min(MEMORY_LEAST, 0.65 * most)
+    return DynamicThreshold(MEMORY_WARNING, most, least, most, rules=MEMORY_RULES, runtime=runtime)
+
+
 # May this task start here, now? Pure decisions: one look at the world in, a verdict with its reason out.
 #
 # `can_spawn` and the safeguards ask the same questions in two orders. Every refusal says why and when to ask
@@ -320,6 +479,7 @@ class TaskLimits:
     disk_free_gb_min: float = 5.0  # a large disk has room left at 93 %
     memory_percent_max: float = 95.0
     memory_percent_soft: float = 80.0
+    memory_percent_warning: float = 100.0  # lower where tasks ran out of memory
     cpu_percent_max: float = 95.0
     load_per_core_max: float = 1.5
     resume_share: float = 0.9  # a machine that was too full works again below this share of the limit
@@ -496,10 +656,21 @@ def check_hard_resources(ask: Question, limits: TaskLimits) -> SpawnVerdict | No
     return None
 
 
+def check_memory_warning(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:
+    """What tasks that ran out of memory have taught; a machine is never refused its first one for it."""
+    seen, most = ask.resources, limits.memory_percent_warning
+    if seen is None or seen.memory_percent < most or not sum(ask.on_node.values()):
+        return None
+    told = f"memory {seen.memory_percent:.0f} % used"
+    return refuse(f"{told}; {most:.0f} % is the limit beside other tasks, as tasks ran out of memory")
+
+
 def check_resources(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:
     """Also what others use of the processor. Each task of ours counts as one core of its own."""
     seen, ours = ask.resources, sum(ask.on_node.values())
     if (refusal := check_hard_resources(ask, limits)) is not None or seen is None or ours == 0:
+        return refusal
+    if (refusal := check_memory_warning(ask, limits)) is not None:
         return refusal
     others_percent = seen.cpu_percent - 100.0 * ours / seen.cores
     if others_percent >= limits.cpu_percent_max:
@@ -511,6 +682,8 @@ def check_soft_resources(ask: Question, limits: TaskLimits) -> SpawnVerdict | No
     """The stricter bounds of the safeguards."""
     seen, ours = ask.resources, sum(ask.on_node.values())
     if (refusal := check_hard_resources(ask, limits)) is not None or seen is None or ours == 0:
+        return refusal
+    if (refusal := check_memory_warning(ask, limits)) is not None:
         return refusal
     if seen.memory_percent >= limits.memory_percent_soft:
         return refuse(f"memory {seen.memory_percent:.0f} % used")
@@ -565,6 +738,7 @@ def has_room_again(resources: NodeResources, limits: TaskLimits) -> bool:
 LOOP_ORDER: tuple[Check, ...] = (
     check_state,
     check_hard_resources,
+    check_memory_warning,
     check_backpressure_level,
 )
 

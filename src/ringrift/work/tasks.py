@@ -22,7 +22,7 @@ from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue, 
 from ringrift.engine.work_rules import LEASE_RAN_OUT
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.work.worker.records import live_workers
+from ringrift.work.worker.records import WorkerRecord, live_workers
 
 # The types of tasks that limits and estimates know, and how job kinds map to them.
 
@@ -314,6 +314,10 @@ class TaskRegistry:
         now_s = self._runtime.now_s()
         others = [task for task in await self.registered() if task.task_id not in known]
         return claims + [task for task in others if not task.is_orphaned(now_s)]
+
+    async def workers(self, node: str) -> list[WorkerRecord]:
+        """The workers that live on *node*."""
+        return [each for each in await live_workers((await self._engine()).kv) if each.node == node]
 
     async def outcomes(self) -> EndedTotals:
         """How tasks ended: jobs as long as the queue keeps them, registered tasks all of them."""

@@ -32,12 +32,11 @@ from ringrift.engine.leases import LeaseRecord
 from ringrift.engine.leases import _seen as read_lease
 from ringrift.engine.ports import Entry
 from ringrift.errors import Corrupt
-from ringrift.health.run_status import STATUS_KEY, RunChoice, RunStatus, decode_run_status
+from ringrift.health.run_status import STATUS_KEY, Champion, RunChoice, RunStatus, decode_run_status
 from ringrift.learning.doctor.findings import Diagnosis
 from ringrift.learning.facts.facts import AnyFact, Recalled
 from ringrift.learning.facts.high_water import mark_path, read_mark
 from ringrift.learning.facts.ledger import check_chain, prefix_of, sound_facts
-from ringrift.learning.models import Champion
 from ringrift.learning.requests import Request, TrainingJob, read_request
 from ringrift.learning.tuning import OptimizationRun
 from ringrift.work.admission import StateNotice

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ringrift.coordination.auto_promotion_daemon import COOLDOWN_S
-from ringrift.coordination.feedback_loop_controller import GAUNTLET_COOLDOWN_S, WEIGHT_MIN
+from ringrift.coordination.feedback_loop_controller import GAUNTLET_COOLDOWN_S
 from ringrift.daemons.registry import HEAD, DaemonSpec, daemon_table, product_registry
 from ringrift.daemons.types import DaemonType
 from ringrift.data.config import AutoSyncConfig
@@ -27,7 +27,6 @@ def test_the_page_lists_every_daemon_as_the_registry_has_it() -> None:
 
 # The numbers that descriptions of daemons state, from where they are in force.
 NUMBERS = {
-    DaemonType.ARCHITECTURE_FEEDBACK: [f"{WEIGHT_MIN:.0%}"],
     DaemonType.AUTO_PROMOTION: [f"{COOLDOWN_S:.0f} s"],
     DaemonType.DATA_CLEANUP: [f"{CleanupRules().quarantine_below:.0%}", f"{CleanupRules().delete_below:.0%}"],
     DaemonType.DATA_SERVER: [f"port {Settings().data_port}"],

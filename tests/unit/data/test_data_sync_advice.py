@@ -8,7 +8,7 @@ from guards_world import World, nodes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.coordination.cluster_manifest import get_cluster_manifest, stale_data
+from ringrift.coordination.cluster_manifest import ClusterManifest, get_cluster_manifest, stale_data
 from ringrift.coordination.sync_base import get_data_plane
 from ringrift.coordination.sync_coordinator import (
     SyncAction,
@@ -27,6 +27,8 @@ from ringrift.coordination.sync_router import plan_copies
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import AutoSyncConfig, DataNode, DataNodes
 from ringrift.data.manifest.store import DiskState, ManifestIndex, ManifestView
+from ringrift.data.protection.deletion import Deleter
+from ringrift.data.protection.retention import pin, unpin
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     HostHistory,
@@ -39,10 +41,12 @@ from ringrift.data.sync.plan import neighbour_score, source_score, sources_of, t
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope
+from ringrift.settings import get_settings
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.work.backpressure import BackpressureLevel
 
 NOW_S = 1_000_000.0
+DAY_S = 86_400.0
 
 
 def card(number, *, games=0, created_s=NOW_S, config="hex8_2p", kind=ArtifactKind.GAMES, node="a", **fields):
@@ -392,7 +396,53 @@ async def test_the_manifest_of_this_process_answers_without_a_loop():
     assert manifest.get_under_replicated(3) == [made]
     assert get_sync_recommendations() == []
     assert get_cluster_data_status().total_hosts == 1
-    assert not hasattr(manifest, "is_safe_to_delete"), "receipts of the past do not say that a copy may go"
+    assert not manifest.is_safe_to_delete(digest), "receipts of the past do not say that a copy may go"
+    assert not manifest.is_safe_to_delete("f" * 64)
+    assert manifest.deletion_verdict("f" * 64).reason == "this node has none"
     with pytest.raises(ConfigError, match="max_age_hours"):
         manifest.find_stale_data(max_age_hours=-1)
     await close_engine()
+
+
+@pytest.mark.parametrize(
+    ("others", "is_safe", "why"),
+    [
+        (nodes("b", "c"), True, "2 nodes looked now and keep it: b, c"),
+        ((*nodes("b"), DataNode(name="c", ephemeral=True)), False, "c: the node may vanish at any moment"),
+        ((*nodes("b"), DataNode(name="c", status="terminated")), False, "c: the node is terminated"),
+        (nodes("b"), False, "c: "),  # no node of this cluster
+    ],
+)
+async def test_a_copy_is_safe_to_delete_where_the_deletion_rule_would_delete_it_now(others, is_safe, why):
+    world = World(*nodes("a"), *others)
+    made = await world.make(
+        b"games", "a", *(each.name for each in others), created_s=world.runtime.now_s() - 8 * DAY_S
+    )
+    await world.planes["a"].manifest.add_receipts([world.receipt(made, "c")])
+    manifest = ClusterManifest(world.planes["a"])
+    assert await asyncio.to_thread(manifest.is_safe_to_delete, made.digest) is is_safe
+    found = await asyncio.to_thread(manifest.deletion_verdict, made.digest)
+    assert (found.allowed, why in found.reason) == (is_safe, True), found
+    # The rule that the manifest asks is the one that deletes.
+    done = await Deleter(world.planes["a"]).delete(made, why="a test", by="test")
+    assert done.verdict.allowed is is_safe
+
+
+async def test_a_copy_that_a_holder_no_longer_has_or_a_person_pinned_is_not_safe_to_delete():
+    world = World(*nodes("a", "b", "c"))
+    made = await world.make(b"games", "a", "b", "c", created_s=world.runtime.now_s() - 8 * DAY_S)
+    manifest = ClusterManifest(world.planes["a"])
+    assert await asyncio.to_thread(manifest.is_safe_to_delete, made.digest)
+    await pin(world.planes["a"].kv, made.digest, "kept for a talk")
+    found = await asyncio.to_thread(manifest.deletion_verdict, made.digest)
+    assert (found.allowed, found.reason) == (False, "it is needed: pinned: kept for a talk")
+    await unpin(world.planes["a"].kv, made.digest)
+    # The receipts still say that c has it.
+    await world.planes["c"].blobs.delete(made.digest)
+    found = await asyncio.to_thread(manifest.deletion_verdict, made.digest)
+    assert (found.allowed, "1 nodes keep it, 2 must" in found.reason) == (False, True), found
+
+
+def test_a_manifest_of_no_store_calls_nothing_safe_to_delete(tmp_path):
+    assert not ClusterManifest().is_safe_to_delete("f" * 64)
+    assert not get_settings().coordinator_db.exists(), "asking made a store"

@@ -115,8 +115,19 @@ async def test_a_named_node_that_was_asked_nothing_is_no_success(silent, confirm
     response = await facade_of(world).sync("models", targets=["b"], require_confirmation=confirmed)
     assert not response.success
     assert response.errors == ["b: nothing was brought or confirmed: the manifest knows of no models"]
+    assert response.details["up_to_date"] == []
+    assert response.details["not_known"] == ["b"]
     (failed,) = world.heard("DATA_SYNC_FAILED")
     assert failed["error"] == response.errors[0]
+
+
+async def test_where_nothing_is_known_no_node_is_called_up_to_date():
+    world = world_with_silent("b", among=nodes("a", "b"))
+    for asked in ({}, {"source_node": "b"}):
+        response = await facade_of(world).sync("models", **asked)
+        assert response.success
+        assert response.details["up_to_date"] == []
+        assert response.details["not_known"] == ["b"]
 
 
 async def test_a_dead_node_confirms_nothing():

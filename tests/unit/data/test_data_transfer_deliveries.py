@@ -422,6 +422,9 @@ async def test_a_log_at_a_path_is_made_and_used_alone(tmp_path):
     assert [entry.entry_id for entry in await wal.recover()] == [name]
     with pytest.raises(ConfigError, match="db_path"):
         SyncWAL(object())
+    for make in (SyncWAL, SyncDeadLetterQueue):
+        with pytest.raises(ConfigError, match="is a folder; name the database file in it"):
+            make(tmp_path)
     await close_engine()
 
 

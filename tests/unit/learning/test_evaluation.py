@@ -13,12 +13,16 @@ from ringrift.coordination.evaluation_daemon import (
     trend_of,
     velocity,
 )
+from ringrift.coordination.run_coordinator import get_open_run
+from ringrift.coordination.stability_heuristic import StabilityLevel, assess_stability, is_promotion_safe
 from ringrift.coordination.tournament_daemon import TournamentRules, ladder_rung, tournament_requests
 from ringrift.errors import ConfigError
 from ringrift.health.run_status import Curve
 from ringrift.learning.facts.facts import Noted, Recalled
 from ringrift.learning.judging.ratings import Pool
 from ringrift.learning.plan.evaluation import REQUEST_S_MAX, WANTED_TOPIC, request_details, wanted_games
+from ringrift.learning.plan.orders import outlook
+from ringrift.learning.plan.plan import plan
 from ringrift.learning.situation import Situations
 from ringrift.testing.simulation import ManualRuntime
 
@@ -253,6 +257,62 @@ def test_a_ladder_match_is_due_by_time_and_with_the_nearest_baseline(world):
     story.evaluate(champion, "mcts:32", wins=30, losses=34, purpose="rating")
     assert ladder_rung(state, champion) == "mcts:32"
     assert tournament_requests(state, story.now_s + 60, rules) == []
+
+
+SWINGING, STEADY = (30, 60, 31, 62, 32, 63), (56,) * 6
+
+
+def champions_with(world, *wins):
+    """Champions one after the other, each with so many of 64 games won against random."""
+    story, model = world.run.story, ""
+    for won in wins:
+        before, model = model, trained_model(story)
+        story.evaluate(model, "random", wins=won, losses=64 - won)
+        promote(story, model)
+    if wins == SWINGING:  # nothing else is to be played then
+        story.evaluate(model, before, wins=60, losses=20, purpose="rollback")
+    story.evaluate(model, "random", wins=wins[-1], losses=64 - wins[-1], purpose="rating")
+    world.tick()
+
+
+@pytest.mark.parametrize(("wins", "due_min"), [(SWINGING, 30), (STEADY, 60)], ids=["swinging", "steady"])
+async def test_ratings_that_swing_are_placed_twice_as_often_while_the_daemon_runs(world, wins, due_min):
+    champions_with(world, *wins)
+    story, daemon = world.run.story, world.daemon(TournamentDaemon)
+    promoted = {"config_key": "square8_2p", "model_id": "m", "model_path": "p"}
+
+    async def requests_after(minutes, number):
+        world.runtime.clock_s = story.now_s + 60.0 * minutes
+        await world.ear.router.publish("MODEL_PROMOTED", {**promoted, "elo": float(number)}, "controller")
+        return daemon.requests
+
+    assert await requests_after(61, 0) == 0, "without it, nobody asks"
+    world.runtime.clock_s = story.now_s
+    await daemon.start()
+    assert await requests_after(due_min - 1, 1) == 0
+    assert await requests_after(due_min + 1, 2) == 1
+    (request,) = [note for note in story.state.notes if note.topic == WANTED_TOPIC]
+    swings = "as ratings are volatile: volatility 1.00"
+    assert (swings in request.text) is (wins == SWINGING)
+    # The plan orders it and says why, with the number; its own facts say it again in a replay.
+    now_s = world.runtime.now_s()
+    made = plan(outlook(story.state, world.run.rules, world.run.curves, now_s=now_s))
+    (said,) = [each.reason for each in made.explanations if each.stage == "evaluate"]
+    assert (swings in said) is (wins == SWINGING)
+    told = daemon.health_check().details["stability"]["square8_2p"]
+    assert told.startswith("volatile: volatility 1.00" if wins == SWINGING else "stable: volatility 0.")
+    await daemon.stop()
+
+
+def test_how_steady_the_ratings_of_a_config_are_is_asked_by_its_name(world):
+    assert is_promotion_safe("square8_2p"), "nothing is known of it"
+    champions_with(world, *SWINGING)
+    state = world.run.story.state
+    get_open_run().loop = world.run
+    found = assess_stability("square8_2p")
+    assert found == assess_stability(world.run.curves.of(state), now_s=state.last_s)
+    assert (found.samples, found.level) == (6, StabilityLevel.VOLATILE)
+    assert not is_promotion_safe("square8_2p")
 
 
 async def test_the_daemon_asks_once_and_not_before_the_wish_is_fulfilled(world):

@@ -17,7 +17,6 @@ from ringrift.coordination.feedback_loop_controller import (
     FeedbackSignals,
     GauntletFeedbackController,
     SignalType,
-    architecture_weights,
 )
 from ringrift.coordination.metrics_analysis_orchestrator import (
     METRICS_MAX,
@@ -34,9 +33,13 @@ from ringrift.coordination.metrics_analysis_orchestrator import (
 from ringrift.coordination.quality_monitor_daemon import QualityMonitorDaemon
 from ringrift.coordination.run_coordinator import heard_by
 from ringrift.events.catalog.table import CATALOG
+from ringrift.events.event import RouterEvent
 from ringrift.learning.facts.facts import PRICE_TOPIC, Noted
 from ringrift.learning.plan.training_data import freshness_of
+from ringrift.learning.tuning import TOPIC as TUNED
+from ringrift.learning.tuning import tuned_rules
 from ringrift.testing.simulation import SimulatedRuntime, simulate
+from ringrift.work.coordinator import ConfigSignals
 
 
 def with_daemon(make, scenario, *configs):
@@ -218,30 +221,39 @@ def test_gauntlet_feedback_tells_weakness_and_strength():
     with_daemon(GauntletFeedbackController, scenario)
 
 
-FINITE = st.floats(allow_nan=False, allow_infinity=False)  # also as far apart as they can be
+def test_what_is_told_of_sizes_is_what_the_next_trainings_go_by():
+    def trained_sizes(run):
+        return {tuned_rules(run.story.state, run.rules).preset: 1.0}
 
-
-@given(st.dictionaries(st.sampled_from(["small", "medium", "large", "huge"]), st.floats(-1, 1) | FINITE))
-def test_architecture_weights_sum_to_1_and_leave_a_tenth_to_each(scores):
-    weights = architecture_weights(scores)
-    assert sum(weights.values()) == pytest.approx(1.0, abs=1e-3)
-    assert min(weights.values()) >= 0.1
-    if len(scores) > 1:
-        assert weights[max(scores, key=scores.get)] >= weights[min(scores, key=scores.get)] - 1e-9
-
-
-def test_a_finished_search_moves_the_weights_of_architectures():
     async def scenario(run, ear, runtime, daemon):
         await runtime.sleep(1.0)
-        even = ear.take()["ARCHITECTURE_WEIGHTS_UPDATED"]["weights"]
-        assert len(set(even.values())) == 1
+        assert ear.take()["ARCHITECTURE_WEIGHTS_UPDATED"]["weights"] == trained_sizes(run)
+        # A comparison alone changes nothing: only a match on fresh games puts a size in force.
         scores = {"small": 0.5, "medium": 0.62, "large": 0.41}
         run.story.write(Noted(at_s=1.0, topic="architecture", text="searched", details={"scores": scores}))
         await runtime.sleep(61.0)
-        weights = ear.take()["ARCHITECTURE_WEIGHTS_UPDATED"]["weights"]
-        assert weights["medium"] > weights["small"] > weights["large"] >= 0.1
+        assert "ARCHITECTURE_WEIGHTS_UPDATED" not in ear.take()
+        found = {"kind": "nas", "best_params": {"preset": "medium"}, "instead_of": run.rules.preset}
+        run.story.write(Noted(at_s=2.0, topic=TUNED, text="medium is better", details=found))
+        await runtime.sleep(61.0)
+        assert ear.take()["ARCHITECTURE_WEIGHTS_UPDATED"]["weights"] == trained_sizes(run) == {"medium": 1.0}
+        assert daemon.weights("square8_2p") == {"medium": 1.0}
+        dropped = {**found, "best_params": {}, "dropped": {"preset": "medium"}, "reason": "it lost"}
+        run.story.write(Noted(at_s=3.0, topic=TUNED, text="medium is dropped", details=dropped))
+        await runtime.sleep(61.0)
+        assert ear.take()["ARCHITECTURE_WEIGHTS_UPDATED"]["weights"] == trained_sizes(run)
+        assert daemon.weights("square8_2p") == {run.rules.preset: 1.0}
 
     with_daemon(ArchitectureFeedback, scenario)
+
+
+def test_the_scheduler_shows_the_weights_of_sizes_that_it_heard():
+    signals, weights = ConfigSignals(), {"medium": 1.0}
+    told = {"config_key": "square8_2p", "weights": weights, "long": list(range(1000))}
+    signals.note(RouterEvent("ARCHITECTURE_WEIGHTS_UPDATED", told))
+    (heard,) = signals.of("square8_2p").values()
+    assert heard["weights"] == weights
+    assert "long" not in heard
 
 
 # --- trends -------------------------------------------------------------------------------------------------

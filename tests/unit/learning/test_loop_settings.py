@@ -7,7 +7,9 @@ import pytest
 from feedback_kit import promote, trained_model
 from learning_story import RULES, Story
 
+from ringrift.coordination.queue_monitor import QueueMonitor
 from ringrift.engine.memory import MemoryStore, memory_engine
+from ringrift.engine.ports import Claimant, NewWork
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.facts.facts import PRICE_TOPIC, SLOTS_TOPIC, Blocked, Noted
@@ -17,9 +19,11 @@ from ringrift.learning.judging.feedback import Feedback, RatingCurves
 from ringrift.learning.plan.orders import Snapshot, outlook, rules_in_force
 from ringrift.learning.plan.plan import PRICE_S_MIN, Capacity, plan, selfplay_simulations
 from ringrift.learning.plan.rules import rules_note
+from ringrift.machine import NodeResources
 from ringrift.testing.simulation import SimulatedRuntime, simulate
+from ringrift.work.admission import AdmissionSources, SpawnGate, TaskAdmission
 from ringrift.work.backpressure import BackpressureLevel
-from ringrift.work.limits import SpawnVerdict
+from ringrift.work.limits import EmergencyPlaces, EmergencyState, SpawnVerdict
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 HOT = Feedback(steps_per_row=1.25, simulations=1.5, reasons=("promotions in a row",))
@@ -177,8 +181,8 @@ class Pressed:
 
 
 @asynccontextmanager
-async def pressed_run(safeguards, rules=RULES):
-    runtime = SimulatedRuntime()
+async def pressed_run(safeguards, rules=RULES, runtime=None):
+    runtime = runtime or SimulatedRuntime()
     engine = memory_engine(runtime, MemoryStore())
     worker = WorkerRecord(
         name="w", node="n", pid=1, slots=8, busy=0, kinds=None, capabilities=(), cpus=8, gpus=0,
@@ -222,6 +226,53 @@ def test_what_the_machine_refuses_is_blocked_in_writing_and_asked_for_again():
             await controller.reconcile()
             assert state.open_jobs, "it ends by itself"
             assert not controller.held("square8_2p")
+
+    simulate(main())
+
+
+def gate_of_a_full_machine(folder, runtime):
+    """The product's safeguards on a machine with a task of its own and 90 % of its memory used."""
+    engine = memory_engine(runtime)
+
+    async def get_engine():
+        return engine
+
+    async def get_kv():
+        return engine.kv
+
+    async def resources():
+        return NodeResources(
+            cpu_percent=10, memory_percent=90, disk_percent=40, disk_free_gb=200, load=0.5, cores=8
+        )
+
+    sources = AdmissionSources(
+        engine=get_engine,
+        emergency=EmergencyState(EmergencyPlaces(folder, get_kv), runtime=runtime),
+        monitor=QueueMonitor(get_engine, runtime=runtime, resources=resources),
+        resources=resources,
+        runtime=runtime,
+    )
+    return engine, sources.emergency, SpawnGate(TaskAdmission(sources))
+
+
+@pytest.mark.parametrize("error", ["no data", "killed: out of memory"])
+def test_the_loop_orders_nothing_beside_other_jobs_where_jobs_ran_out_of_memory(tmp_path, error):
+    async def main():
+        runtime = SimulatedRuntime()
+        engine, emergency, gate = gate_of_a_full_machine(tmp_path, runtime)
+        await engine.queue.add([NewWork(kind="selfplay")])
+        await engine.queue.claim(Claimant(worker=runtime.hostname), lease_s=1e6)
+        for _ in range(19):
+            gate.succeeded("train")
+        await gate.failed("train", "", error)
+        await emergency.clear()
+        async with pressed_run(gate, runtime=runtime) as (controller, _):
+            await controller.reconcile()
+            ran_out = "memory" in error
+            assert bool(controller.state("square8_2p").open_jobs) is not ran_out
+            said = {each.stage: each.reason for each in controller.plans["square8_2p"].explanations}
+            why = "memory 90 % used; 88 % is the limit beside other tasks, as tasks ran out of memory"
+            assert (said["selfplay"] == why) is ran_out
 
     simulate(main())
 

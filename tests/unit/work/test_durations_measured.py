@@ -2,9 +2,11 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tasks_world import in_tasks_world
 
 from ringrift.coordination.duration_scheduler import (
     DEFAULT_DURATIONS_S,
@@ -21,6 +23,7 @@ from ringrift.coordination.duration_scheduler import (
 from ringrift.engine.opening import memory_engine
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import ConfigError, Corrupt
+from ringrift.learning.plan.plan import Capacity
 from ringrift.testing.simulation import EPOCH_S, SimulatedRuntime, simulate
 from ringrift.work import tasks
 from ringrift.work.tasks import (
@@ -33,6 +36,7 @@ from ringrift.work.tasks import (
     percentile_95,
     timeout_s,
 )
+from ringrift.work.worker.records import WORKERS, WorkerRecord
 
 DAY_S = 86_400.0
 NOW_S = 100 * DAY_S
@@ -95,13 +99,12 @@ def test_a_task_as_slow_as_nearly_all_is_never_cut_off(seconds):
 
 
 class Bench:
-    def __init__(self):
-        self.runtime = SimulatedRuntime()
-        self.engine = memory_engine(self.runtime)
+    def __init__(self, runtime=None, engine=None, gate=None):
+        self.runtime = runtime or SimulatedRuntime()
+        self.engine = engine or memory_engine(self.runtime)
         self.book = self.new_book()
-        self.scheduler = DurationScheduler(
-            self.book, TaskRegistry(self.get_engine, runtime=self.runtime), runtime=self.runtime
-        )
+        registry = TaskRegistry(self.get_engine, runtime=self.runtime)
+        self.scheduler = DurationScheduler(self.book, registry, gate=gate, runtime=self.runtime)
 
     def new_book(self):
         async def kv():
@@ -179,6 +182,61 @@ def test_intensive_tasks_exclude_each_other_on_a_host_and_avoid_busy_hours():
         assert (await bench.scheduler.room_for("export", "elsewhere")).ok
 
     on_bench(scenario)
+
+
+def worker_record(bench, **fields):
+    given = {"pid": 1, "busy": 0, "kinds": None, "capabilities": (), "cpus": 2, "gpus": 0, "memory_mb": 1}
+    now_s = bench.runtime.now_s()
+    told = {"memory_free_mb": 1, "load": 0.0, "started_s": now_s, "at_s": now_s, **given, **fields}
+    return WorkerRecord(name="w1", node="sim", **told)
+
+
+def test_where_workers_live_there_is_room_as_the_loop_sees_it_until_jobs_end_as_measured(tmp_path):
+    async def scenario(world):
+        bench = Bench(world.runtime, world.engine, gate=world.safeguards)
+        at_hour(bench, 15)
+
+        async def room(task_type):
+            world.admission.forget_view()
+            found = await bench.scheduler.room_for(task_type, "sim")
+            return found.ok, found.reason
+
+        assert await room("cmaes") == (False, "intensive tasks wait until 22:00 UTC"), "nobody works here yet"
+        await bench.engine.kv.put(WORKERS + "w1", msgspec.json.encode(worker_record(bench, slots=2)))
+        assert await room("training") == (True, "ok"), "the hours of people hold no worker"
+        for _ in range(3):
+            await bench.book.record("train", "c", "sim", 250.0)
+        claim = Claimant(worker="w1")
+        for kind, slots_left in (("train", 1), ("selfplay", 0)):
+            await bench.engine.queue.add([NewWork(kind=kind, payload={"config": "c"})])
+            await bench.engine.queue.claim(claim, lease_s=1e6)
+            assert await room("training") == (True, "ok"), f"{slots_left} slots, and games give way"
+        await bench.engine.queue.add([NewWork(kind="evaluate", payload={"config": "c"})])
+        await bench.engine.queue.claim(claim, lease_s=1e6)
+        told = "2 jobs have the 2 slots of sim; one is expected to end in about 5 min"
+        assert await room("training") == (False, told), "1.2 times the mean of the measured trainings"
+        assert await room("export") == (True, "ok"), "seconds of work are never held up"
+        await bench.runtime.sleep(120.0)
+        assert "about 3 min" in (await room("training"))[1]
+        await world.emergency.turn_on("fire", by="a person")
+        assert await room("export") == (False, "emergency stop until it is cleared: fire")
+        capacity = Capacity(2, 1, 2)
+        assert not capacity.has_room_for("train"), "the loop orders none either"
+        assert not (await world.safeguards.may_order("export", "sim")).ok
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_a_worker_that_takes_other_work_makes_no_room(tmp_path):
+    async def scenario(world):
+        bench = Bench(world.runtime, world.engine, gate=world.safeguards)
+        record = worker_record(bench, slots=2, kinds=("selfplay",))
+        await bench.engine.kv.put(WORKERS + "w1", msgspec.json.encode(record))
+        assert (await bench.scheduler.room_for("selfplay", "sim")).ok
+        refused = await bench.scheduler.room_for("training", "sim")
+        assert (refused.ok, refused.reason) == (False, "no worker of sim takes such work")
+
+    in_tasks_world(scenario, tmp_path)
 
 
 @given(st.floats(0, 10 * DAY_S))

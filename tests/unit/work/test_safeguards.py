@@ -1,9 +1,13 @@
 """The last gate, and the emergency stop."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
-from tasks_world import in_tasks_world
+from tasks_world import ROOMY, in_tasks_world
 
+from ringrift.coordination.safeguards import get_emergency_stop, get_safeguards, get_task_admission
+from ringrift.coordination.stability_heuristic import get_threshold_manager
 from ringrift.coordination.task_coordinator import (
     can_spawn,
     check_before_spawn,
@@ -129,6 +133,64 @@ def test_a_node_that_starts_too_much_waits(tmp_path):
     in_tasks_world(scenario, tmp_path)
 
 
+def test_where_jobs_run_out_of_memory_fewer_run_beside_each_other(tmp_path):
+    async def scenario(world):
+        async def ended(number, error=""):
+            for _ in range(number):
+                event = "TASK_FAILED" if error else "TASK_COMPLETED"
+                job = {"task_id": "j", "task_type": "train", "node_id": "sim", "error": error}
+                await world.say(event, **{name: text for name, text in job.items() if text})
+
+        async def verdict():
+            world.admission.forget_view()
+            return await world.safeguards.may_order("train", "sim")
+
+        limit = world.admission.memory
+        world.machine = replace(ROOMY, memory_percent=90)
+        await world.claim("selfplay")
+        await ended(19)
+        assert (await verdict()).ok, "without a job that ran out of memory 95 % count, as ever"
+        assert limit.value == 0.95
+        await ended(1, "killed: out of memory")
+        await world.emergency.clear()
+        refused = await verdict()
+        assert limit.value == pytest.approx(0.88)
+        assert refused.check == "memory_warning"
+        told = "memory 90 % used; 88 % is the limit beside other tasks, as tasks ran out of memory"
+        assert refused.reason == told
+        assert world.safeguards.get_stats()["memory_warning"]["value"] == limit.value
+        world.machine = replace(ROOMY, memory_percent=87)
+        assert (await verdict()).ok
+        # It falls to a bound, and a machine is never refused its first task.
+        for _ in range(8):
+            await world.runtime.sleep(601.0)
+            await ended(1, "killed: out of memory")
+            await world.emergency.clear()
+        assert limit.value == 0.6
+        assert not (await verdict()).ok
+        (item,) = await world.engine.queue.claimed()
+        await world.engine.queue.cancel(item.id, reason="done with")
+        assert (await verdict()).ok
+        # Where jobs end well again it comes back.
+        for _ in range(30):
+            await world.runtime.sleep(601.0)
+            await ended(4)
+        assert limit.value == 0.95
+        await world.claim("selfplay")
+        assert (await verdict()).ok
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_other_failures_leave_the_limit_of_memory_where_it_is(tmp_path):
+    async def scenario(world):
+        for _ in range(30):
+            await world.safeguards.failed("train", "sim", "no data")
+        assert world.admission.memory.value == 0.95
+
+    in_tasks_world(scenario, tmp_path)
+
+
 # --- the calls of the documents, on the real engine ---------------------------------------------------
 
 
@@ -147,3 +209,13 @@ def test_the_emergency_stop_by_hand_is_a_file_with_its_reason():
 def test_can_spawn_says_that_the_emergency_stop_is_on():
     turn_on_emergency_stop("maintenance")
     assert can_spawn("selfplay") == (False, "emergency stop until it is cleared: maintenance")
+
+
+async def test_the_limit_of_memory_of_this_process_is_among_its_thresholds():
+    limit = get_task_admission().memory
+    assert get_threshold_manager().get("memory_warning") is limit
+    for _ in range(10):
+        await get_safeguards().failed("train", "", "MemoryError")
+    assert get_threshold_manager().get_value("memory_warning") == pytest.approx(0.88)
+    assert get_threshold_manager().get_all_stats()["memory_warning"]["changes"] == 1
+    await get_emergency_stop().clear()

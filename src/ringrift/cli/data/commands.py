@@ -107,6 +107,8 @@ def _tell_sync(found: SyncResponse) -> None:
         out.print(f"complete now: {', '.join(details['nodes'])}", markup=False)
     if details["up_to_date"]:
         out.print(f"nothing was missing: {', '.join(details['up_to_date'])}", markup=False)
+    if details["not_known"]:
+        out.print(f"not asked, so nothing is known of: {', '.join(details['not_known'])}", markup=False)
     for line in (*details["notes"], *_once_each(found)):
         out.print(line, markup=False)
     for node, digests in details["not_confirmed"].items():

@@ -32,7 +32,7 @@ from ringrift.data.config import DataNode
 from ringrift.data.manifest.catalog import Cataloguer, take_over_arrivals
 from ringrift.data.manifest.store import CopyView
 from ringrift.data.plane import DataPlane, Transfers
-from ringrift.data.protection.deletion import Deleter, DeletionVerdict
+from ringrift.data.protection.deletion import Deleter, verdict_on
 from ringrift.data.protection.inventory import look_everywhere
 from ringrift.data.protection.records import DeletionRecords, Quarantine
 from ringrift.data.protection.replication import RepairPlan, ReplicationRules, plan, take_snapshot
@@ -241,9 +241,7 @@ async def describe_artifact(plane: DataPlane, artifact: Artifact) -> dict[str, A
     view = await deleter.view()
     copies = view.of(await plane.manifest.copies(digest), tombstone)
     held = await read_held(plane, (await plane.view()).cards)
-    verdict = DeletionVerdict(allowed=False, reason="this node has none")
-    if await plane.blobs.has(digest):
-        verdict = await deleter.examine(artifact, held_for=held.get(digest, ""), ask=True)
+    verdict = await verdict_on(plane, digest, held_for=held.get(digest, ""))
     judged = [(receipt, "") for receipt in copies.counted] + list(copies.discounted)
     return {
         "artifact": _card(artifact),

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Unpack
 import structlog
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.backup.run_states import leading_models, run_identity
+from ringrift.data.backup.run_states import leading_models
 from ringrift.data.backup.service import (
     ArchiveBackup,
     BackupReport,
@@ -35,6 +35,7 @@ from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.health.run_status import name_run
 from ringrift.runtime import Runtime, first_of
 from ringrift.status import HealthCheckResult
 
@@ -124,7 +125,7 @@ class ArchiveDaemon(WakingDaemon):
         """Send the state if one is due. Which one the archive has is asked once, then remembered."""
         plane, name = backup.plane, backup.archive.name
         if (last := self._last_states.get(name)) is None:
-            run = await run_identity(plane.kv, plane.runtime)
+            run = await name_run(plane.kv, plane.runtime.new_id())
             states = await backup.states.all(run=run, node=plane.this.name)
             if states:
                 last = LastState(at_s=states[-1].at_s, champions=states[-1].champions)

@@ -18,6 +18,8 @@ from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import (
     CARDS,
     MANIFEST,
+    NODES,
+    STATES,
     ArchivedFile,
     ArchiveIndex,
     decode,
@@ -175,7 +177,7 @@ class ArchiveCheck:
         states = await archive.all()
         newest = {(state.run, state.node): state for state in states}
         listed = {state.key for state in states}
-        for key in await self._index.objects.keys("states/"):
+        for key in await self._index.objects.keys(STATES):
             if key.endswith("/state.json") and key not in listed:
                 findings.damaged.append(self._damage(key, "it cannot be read", what="state"))
         with tempfile.TemporaryDirectory(prefix="ringrift-check-") as folder:
@@ -201,9 +203,9 @@ class ArchiveCheck:
 
     async def _inventories(self, findings: ArchiveFindings) -> dict[str, tuple[str, ...]]:
         put_by: dict[str, tuple[str, ...]] = {}
-        for key in await self._index.objects.keys("nodes/"):
+        for key in await self._index.objects.keys(NODES):
             try:
-                found = await self._index.inventory(key.removeprefix("nodes/").removesuffix(".json"))
+                found = await self._index.inventory(key.removeprefix(NODES).removesuffix(".json"))
             except Corrupt as error:
                 findings.damaged.append(self._damage(key, error.found, what="list"))
                 continue
@@ -223,7 +225,7 @@ class ArchiveCheck:
                 findings.damaged.append(self._damage(card.key, why, digest=card.artifact.digest))
 
     def _missing(self, digest: str, put_by: tuple[str, ...]) -> ArchiveDamage:
-        return self._damage(f"cards/{digest}.json", "the file is missing", digest=digest, put_by=put_by)
+        return self._damage(f"{CARDS}{digest}.json", "the file is missing", digest=digest, put_by=put_by)
 
     def _damage(
         self,

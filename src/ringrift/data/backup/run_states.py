@@ -33,24 +33,21 @@ from ringrift.data.backup.archive import STATES, ArchivedFile, ArchiveObjects, A
 from ringrift.data.files import check_database, prepare_database_for_transfer
 from ringrift.data.manifest.store import ARTIFACTS, LOCATIONS
 from ringrift.data.protection.records import TOMBSTONES, Tombstone
-from ringrift.data.protection.retention import CHAMPIONS
 from ringrift.engine.encoding import decode_value, is_digest
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.sqlite.files import check_ours
 from ringrift.engine.sqlite.schema import MIGRATIONS, missing_migrations, schema_version
-from ringrift.errors import AlreadyExists, Corrupt, Unavailable
+from ringrift.errors import Corrupt, Unavailable
 from ringrift.files import create_file, make_folders, remove_file
-from ringrift.runtime import Runtime
+from ringrift.health.run_status import CHAMPION_PREFIX, FACT_PREFIX
 
 log = structlog.get_logger()
 
-IDENTITY = "run/identity"  # the high-water mark has it, too
 OLD_NAME = "run-memory.db"  # of snapshots that were archived as files, before states were kept apart
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 _CARD = "state.json"
 _STAMP = "%Y%m%dT%H%M%S.%fZ"
-_FACTS = "learning/fact/"
 # Keys that also tell of files of other nodes and runs: a digest there is not yet one that this run needs.
 _OF_ALL_NODES = (ARTIFACTS, LOCATIONS, "data/")
 _ARTIFACT = re.compile(rb'"digest"\s*:\s*"([0-9a-f]{64})"')
@@ -97,22 +94,11 @@ def state_folder(run: str, node: str) -> str:
     return f"{STATES}{quote(run, safe='')}/{quote(node, safe='')}/"
 
 
-async def run_identity(kv: KeyValue, runtime: Runtime) -> str:
-    """Return what tells this run from all others, wherever it goes on; the first to ask gives it its name."""
-    with suppress(AlreadyExists):
-        await kv.create(IDENTITY, runtime.new_id().encode())
-    entry = await kv.get(IDENTITY)
-    try:
-        return "" if entry is None else entry.value.decode()
-    except UnicodeDecodeError as error:
-        raise Corrupt(IDENTITY, found=f"no name of a run ({error})", advice="Restore a backup") from None
-
-
 async def leading_models(kv: KeyValue) -> dict[str, str]:
     """Return the champion of each config, as a state would name it."""
     return {
-        unquote(entry.key.removeprefix(CHAMPIONS)): found.group(1).decode()
-        for entry in await kv.entries(CHAMPIONS)
+        unquote(entry.key.removeprefix(CHAMPION_PREFIX)): found.group(1).decode()
+        for entry in await kv.entries(CHAMPION_PREFIX)
         if (found := _MODEL.search(entry.value))
     }
 
@@ -173,9 +159,9 @@ def read_snapshot(path: Path, node: str) -> SnapshotContents:
             held = frozenset(digest for digest, nodes in receipts.items() if node in nodes)
             facts, files = _facts(db)
             champions = {}
-            for key, value in _entries(db, CHAMPIONS):
+            for key, value in _entries(db, CHAMPION_PREFIX):
                 if found := _MODEL.search(value):
-                    champions[unquote(key.removeprefix(CHAMPIONS))] = found.group(1).decode()
+                    champions[unquote(key.removeprefix(CHAMPION_PREFIX))] = found.group(1).decode()
                     files.update(_digests(value))
             of_run = _of_run(db)
             return SnapshotContents(
@@ -226,8 +212,8 @@ def _facts(db: sqlite3.Connection) -> tuple[dict[str, int], set[str]]:
     """How many facts each config has, and the files that they tell of."""
     counts: dict[str, int] = {}
     files: set[str] = set()
-    for key, value in _entries(db, _FACTS):
-        config = unquote(key.removeprefix(_FACTS).rpartition("/")[0])
+    for key, value in _entries(db, FACT_PREFIX):
+        config = unquote(key.removeprefix(FACT_PREFIX).rpartition("/")[0])
         counts[config] = counts.get(config, 0) + 1
         files.update(digest.decode() for digest in _ARTIFACT.findall(value))
     return counts, files
@@ -265,7 +251,7 @@ def _digests(value: str | bytes | None) -> set[str]:
 def _content(db: sqlite3.Connection, champions: dict[str, str]) -> str:
     """A hash of what a run has come to; heartbeats, leases and dates of receipts are none of it."""
     whole = hashlib.sha256(repr(sorted(champions.items())).encode())
-    for prefix in (_FACTS, ARTIFACTS, LOCATIONS):
+    for prefix in (FACT_PREFIX, ARTIFACTS, LOCATIONS):
         for key in _keys(db, prefix):
             whole.update(key.encode() + b"\0")
     whole.update(str(db.execute("SELECT max(number) FROM work_end").fetchone()[0]).encode())

@@ -22,7 +22,6 @@ from ringrift.data.backup.run_states import (
     SnapshotContents,
     StateArchive,
     read_snapshot,
-    run_identity,
     take_snapshot,
 )
 from ringrift.data.config import DataNode, DataNodes
@@ -34,6 +33,7 @@ from ringrift.data.transfer.archive import open_archive
 from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
 from ringrift.engine.sqlite.blobs import digest_of
 from ringrift.errors import ConfigError, Corrupt, Unavailable
+from ringrift.health.run_status import name_run
 
 # Which files an archive still lacks, and which of them go now. Nothing here deletes: an archive only grows.
 #
@@ -274,7 +274,7 @@ class ArchiveBackup:
         await self.index.objects.ready(to_write=True)
         await Cataloguer(plane).catalogue()
         await Cataloguer(plane).catalogue_job_records()
-        identity = await run_identity(plane.kv, plane.runtime)
+        identity = await name_run(plane.kv, plane.runtime.new_id())
         scratch, at_s = settings.data_dir / _SCRATCH, plane.runtime.now_s()
         snapshot = await asyncio.to_thread(take_snapshot, settings.coordinator_db, scratch)
         try:

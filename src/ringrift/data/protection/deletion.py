@@ -33,7 +33,7 @@ from ringrift.data.protection.records import (
     Tombstone,
     with_node,
 )
-from ringrift.data.protection.retention import OpenInputs, copies_needed, needed_for
+from ringrift.data.protection.retention import OpenInputs, copies_needed, needed_for, read_held
 from ringrift.data.transfer.http.wire import File
 from ringrift.errors import ConfigError, Conflict, Corrupt, RingRiftError
 
@@ -583,6 +583,16 @@ def _kept(digest: str, reason: str) -> Deleted:
 
 def _pinned(replies: Sequence[HolderReply]) -> bool:
     return any(reply.file is not None and bool(reply.file.pinned) for reply in replies)
+
+
+async def verdict_on(plane: DataPlane, digest: str, *, held_for: str | None = None) -> DeletionVerdict:
+    """Whether this node's copy would be deleted now: by what needs it, the records, and its holders."""
+    artifact = await plane.manifest.artifact(digest)
+    if artifact is None or not await plane.blobs.has(digest):
+        return DeletionVerdict(allowed=False, reason="this node has none")
+    if held_for is None:
+        held_for = (await read_held(plane, (await plane.view()).cards)).get(digest, "")
+    return await Deleter(plane).examine(artifact, held_for=held_for, ask=True)
 
 
 def tombstone_rows(tombstones: Mapping[str, Tombstone]) -> list[dict[str, Any]]:

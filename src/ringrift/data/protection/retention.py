@@ -11,17 +11,15 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import msgspec
-
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.promises import PINS
 from ringrift.engine.encoding import check_digest, decode_entry
 from ringrift.engine.ports import Entry, KeyValue, WorkItem, WorkQueue, WorkState
 from ringrift.errors import ConfigError
+from ringrift.health.run_status import CHAMPION_PREFIX, Champion
 from ringrift.work.job.protocol import JobOrder, read_order
 
-CHAMPIONS = "learning/champion/"
 _PAGE = 1_000
 
 
@@ -40,14 +38,6 @@ class RetentionRules:
             raise ConfigError(
                 "what is kept of samples, models, unfinished games and checkpoints is at least 1"
             )
-
-
-class _Champion(msgspec.Struct):
-    config: str
-    model: str | None = None
-    card: str | None = None
-    checkpoint: str | None = None
-    former_checkpoints: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +64,8 @@ def copies_needed(artifact: Artifact, copies_min: int) -> int:
 async def read_champions(kv: KeyValue) -> dict[str, str]:
     """Return the models that are published, their cards and checkpoints, each with its config."""
     champions: dict[str, str] = {}
-    for entry in await kv.entries(CHAMPIONS):
-        champion = decode_entry(entry, _Champion)
+    for entry in await kv.entries(CHAMPION_PREFIX):
+        champion = decode_entry(entry, Champion)
         files = (champion.model, champion.card, champion.checkpoint)
         champions |= {digest: champion.config for digest in files if digest}
     return champions
@@ -83,7 +73,7 @@ async def read_champions(kv: KeyValue) -> dict[str, str]:
 
 async def read_former(kv: KeyValue) -> dict[str, str]:
     """Return the checkpoints of the champions before, each with its config."""
-    champions = [decode_entry(entry, _Champion) for entry in await kv.entries(CHAMPIONS)]
+    champions = [decode_entry(entry, Champion) for entry in await kv.entries(CHAMPION_PREFIX)]
     return {digest: each.config for each in champions for digest in each.former_checkpoints}
 
 

@@ -143,6 +143,7 @@ class SyncPlan:
     refused: tuple[str, ...] = ()  # named nodes that cannot be served at all
     blocked: tuple[str, ...] = ()  # nodes that would be served and cannot be just now
     up_to_date: tuple[str, ...] = ()
+    not_known: tuple[str, ...] = ()  # nodes that were asked nothing: the manifest has no file to ask about
     notes: tuple[str, ...] = ()  # what a reader of the response should know
 
     @property

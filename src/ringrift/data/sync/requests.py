@@ -179,7 +179,6 @@ def plan_request(cluster_view: ClusterView, left: RequestLeft, backend: SyncBack
             plan, _fetches(cluster_view, cluster_view.view.missing_at(here, wanted), cluster_view.this)
         )
     if not wanted and (request.explicit_targets or request.require_confirmation):
-        # Nobody is asked anything then: whether such a node even answers is not known.
         refused += [f"{node.name}: {_nothing_of(request)}" for node in chosen]
     notes = list(plan.notes)
     if not chosen and here not in request.explicit_targets and not refused:
@@ -190,7 +189,9 @@ def plan_request(cluster_view: ClusterView, left: RequestLeft, backend: SyncBack
         width=shape.width,
         refused=tuple(refused),
         blocked=tuple(blocked),
-        up_to_date=plan.up_to_date,
+        # Nobody is asked anything without a file: whether such a node even answers is not known.
+        up_to_date=plan.up_to_date if wanted else (),
+        not_known=() if wanted else plan.up_to_date,
         notes=tuple(notes),
     )
 
@@ -340,8 +341,9 @@ def _plan_from(
         return SyncPlan(up_to_date=(source,), notes=(f"nothing of {source} is missing here",))
     note = f"the manifest knows of no such file on {source}"
     if request.require_confirmation:
-        return SyncPlan(refused=(f"{source}: nothing was brought or confirmed: {note}",))
-    return SyncPlan(up_to_date=(source,), notes=(note,))
+        refusal = f"{source}: nothing was brought or confirmed: {note}"
+        return SyncPlan(refused=(refusal,), not_known=(source,))
+    return SyncPlan(not_known=(source,), notes=(note,))
 
 
 def _fetches(

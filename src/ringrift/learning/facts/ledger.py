@@ -22,11 +22,11 @@ from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import AlreadyExists, Conflict, Corrupt
+from ringrift.health.run_status import FACT_PREFIX
 from ringrift.learning.facts.facts import AnyFact
 from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.facts.state import ConfigState, fold
 
-PREFIX = "learning/fact/"
 CONFIGS = "learning/config/"
 FIRST_HASH = ""  # before the first fact
 REPAIR_ADVICE = (
@@ -206,7 +206,7 @@ async def remember_config(kv: KeyValue, config: str) -> None:
 
 
 def prefix_of(config: str) -> str:
-    return f"{PREFIX}{quoted(config)}/"
+    return f"{FACT_PREFIX}{quoted(config)}/"
 
 
 def quoted(config: str) -> str:

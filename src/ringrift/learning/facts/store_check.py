@@ -19,9 +19,10 @@ from ringrift.engine.ports import KeyValue
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import LOST_ADVICE, translated_errors
 from ringrift.engine.sqlite.files import SIDECARS, check_form, check_whole
-from ringrift.errors import AlreadyExists, Conflict, Corrupt, Unavailable
+from ringrift.errors import Conflict, Corrupt, Unavailable
 from ringrift.events.dead_letter_store import STORED
 from ringrift.files import make_folder, make_folders, rename_file, sync_folder
+from ringrift.health.run_status import name_run, read_identity
 from ringrift.learning.facts.high_water import (
     MARKED_KEY,
     ConfigMark,
@@ -39,7 +40,6 @@ from ringrift.settings import Settings
 # and what the high-water mark says of them.
 
 
-IDENTITY_KEY = "run/identity"
 CHECKED_BYTES_MAX = 64 << 20
 PROBLEMS_SHOWN = 3
 REMARK_S = 30.0  # without new facts
@@ -138,12 +138,6 @@ async def require_sound_database(settings: Settings) -> None:
         log.error("run.store", found=problem)
 
 
-async def read_identity(kv: KeyValue) -> str:
-    """What tells this database from any other; empty if it was never marked."""
-    entry = await kv.get(IDENTITY_KEY)
-    return "" if entry is None else entry.value.decode()
-
-
 class MarkWriter:
     """Writes the mark of a run: whenever it has facts that the mark does not cover, and once in a while."""
 
@@ -204,15 +198,14 @@ class MarkWriter:
 
     async def _begin(self) -> None:
         """Give the database its identity, and take over what is known of the configs of earlier runs."""
-        with suppress(AlreadyExists):
-            await self._kv.create(IDENTITY_KEY, self._runtime.new_id().encode())
+        identity = await name_run(self._kv, self._runtime.new_id())
         found = await check_store(self._kv, self._data_dir)
         told = {} if found.mark is None else found.mark.configs
         for config, hashes in found.hashes.items():
             games = told[config].games if config in told else 0
             if hashes:
                 self._before[config] = ConfigMark(facts=len(hashes), last_hash=hashes[-1], games=games)
-        self._identity = await read_identity(self._kv)
+        self._identity = identity
 
 
 def _hashes_of(hashes: Mapping[str, list[str]]) -> Callable[[str, int], str | None]:
