@@ -26,6 +26,7 @@ from ringrift.runtime import Runtime
 
 T = TypeVar("T")
 A = TypeVar("A")
+R = TypeVar("R")
 
 TRIES_MAX = 50
 AT_ONCE_MAX = 500
@@ -184,24 +185,24 @@ class DecisionLog:
 
 
 async def for_each(
-    items: Iterable[A], call: Callable[[A], Awaitable[object]], *, at_once: int = AT_ONCE_MAX
-) -> None:
-    """Do something for each item, several at a time; the first error ends it.
+    items: Iterable[A], call: Callable[[A], Awaitable[R]], *, at_once: int = AT_ONCE_MAX
+) -> list[R]:
+    """Do something for each item, several at a time, and return what each came to; the first error ends all.
 
     The default is for small writes: the engine commits together what comes together.
     """
     turns = asyncio.Semaphore(at_once)
 
-    async def one(item: A) -> None:
+    async def one(item: A) -> R:
         async with turns:
-            await call(item)
+            return await call(item)
 
     try:
         async with asyncio.TaskGroup() as group:
-            for item in items:
-                group.create_task(one(item))
+            tasks = [group.create_task(one(item)) for item in items]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 # A mirror of what stands under some keys, kept between looks: each look reads only what changed since.

@@ -20,6 +20,7 @@ import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.config import DataNode
+from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.store import DAY_S, EPHEMERAL, AwayLog, Copies, CopyRules, CopyView
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.inventory import learn_from_answer
@@ -316,7 +317,7 @@ class Deleter:
     async def _end(self, digest: str, asked: _Asked) -> None:
         """This node may promise to keep the file again; those who promised us need not any longer."""
         await asyncio.to_thread(self._plane.promises.end, digest)
-        await asyncio.gather(*(self._release(node, asked.promise) for node in asked.promised))
+        await for_each(asked.promised, lambda node: self._release(node, asked.promise))
 
     async def _release(self, node: DataNode, promise: str) -> None:
         try:
@@ -407,7 +408,7 @@ class Deleter:
         verdict = judge_promises(replies, copies_min, own_store=own_store, heir=heir)
         promised: list[DataNode] = []
         for group in await self._groups(artifact.digest, with_self=is_successor):
-            told = await asyncio.gather(*(self._ask_one(node, request) for node in group))
+            told = await for_each(group, lambda node: self._ask_one(node, request))
             promised += [node for node, reply in zip(group, told, strict=True) if reply.promises]
             replies += told if is_successor else [self._of_another_folder(reply, own_store) for reply in told]
             verdict = judge_promises(replies, copies_min, own_store=own_store, heir=heir)

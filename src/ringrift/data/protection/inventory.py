@@ -18,6 +18,7 @@ import structlog
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.config import DataNode
+from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.store import is_given_up
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.promises import KeepAnswer, KeepRequest, KeptFile
@@ -217,7 +218,7 @@ async def look_everywhere(plane: DataPlane, artifacts: Sequence[Artifact]) -> In
     """Look at this node's disk and ask the others about *artifacts*. Archives are read by `data check`."""
     here = await look_here(plane)
     others = [node for node in plane.nodes.others() if node.active and not node.is_archive]
-    whys = await asyncio.gather(*(_ask(plane, node, artifacts) for node in others))
+    whys = await for_each(others, lambda node: _ask(plane, node, artifacts))
     return Inventory(
         here=here, silent={node.name: why for node, why in zip(others, whys, strict=True) if why}
     )
