@@ -137,6 +137,20 @@ def test_what_can_be_no_database_is_refused_when_the_object_is_made(tmp_path, pa
         named(path)(db_path=tmp_path / "pipe")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((5, {}), "5 cannot name a snapshot"),
+        (("", {}), "cannot name"),
+        (("c", [1]), "state"),
+        (("c", "x"), "state"),
+    ],
+)
+def test_a_snapshot_is_of_a_component_and_of_its_named_values(arguments, told):
+    with pytest.raises(ConfigError, match=told):
+        named("coordinator_persistence.StateSnapshot").create(*arguments)
+
+
 # --- one of a kind ------------------------------------------------------------------------------------
 
 SINGLE = [path for path in ALONE if hasattr(named(path), "get_instance")]

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from ringrift.daemons.running import attempt
-from ringrift.engine.arguments import check_database, check_integer
+from ringrift.engine.arguments import check_database, check_integer, refuse
 from ringrift.engine.opening import engine_at
 from ringrift.engine.ports import Engine, Entry, KeyValue
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RingRiftError, SchemaTooNew
@@ -56,6 +56,7 @@ class StateSnapshot:
         """Return *state* as it is now. State must be JSON values; what cannot be kept is refused here."""
         # A snapshot that could not be stored later is refused now, where the caller still knows what it is.
         _key(coordinator)
+        _check_state(coordinator, state)
         check_integer("version", version, low=1)
         check_integer("schema", schema, low=1)
         now_s = system_runtime().now_s()
@@ -111,6 +112,7 @@ class SnapshotStore:
 
     async def save(self, name: str, state: Mapping[str, Any], *, schema: int = 1) -> StateSnapshot:
         """Store *state* as the next version and drop what is too old. State must be JSON values."""
+        _check_state(name, state)
         for _ in range(CREATE_TRIES_MAX):
             entries = await self._entries(name)
             snapshot = StateSnapshot(
@@ -154,8 +156,13 @@ class SnapshotStore:
         return await self._kv.entries(_key(name))
 
 
+def _check_state(name: str, state: object) -> None:
+    if not isinstance(state, Mapping):
+        refuse(f"the state of {name}", state, "a mapping of names to values")
+
+
 def _key(name: str, version: int | None = None) -> str:
-    if not name or "/" in name:
+    if not isinstance(name, str) or not name or "/" in name:
         raise ConfigError(f"{name!r} cannot name a snapshot; it must be text without '/'")
     # Padded, because keys are listed in the order of their text and the last one must be the newest.
     return f"{PREFIX}{name}/" + ("" if version is None else f"{version:012d}")
