@@ -15,11 +15,13 @@ import structlog
 
 from ringrift.daemons.running import attempt
 from ringrift.engine.arguments import check_database, check_integer, refuse
-from ringrift.engine.opening import engine_at
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import engine_at, engine_on_demand
 from ringrift.engine.ports import Engine, Entry, KeyValue
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RingRiftError, SchemaTooNew
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import HealthCheckResult, told_by_store
 
 __all__ = [
     "PersistentState",
@@ -37,6 +39,7 @@ PREFIX = "snapshots/"
 KEPT = 5
 # A try is lost only when another process saved in between; ten in a row mean that two of them save in a loop.
 CREATE_TRIES_MAX = 10
+ANSWER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +155,20 @@ class SnapshotStore:
         """Return the stored versions, oldest first."""
         return [_version_of(entry.key) for entry in await self._entries(name)]
 
+    async def check(self) -> HealthCheckResult:
+        """Read the newest snapshot of every component, which is the one that would be restored."""
+        newest = {each.key.split("/")[1]: each for each in await self._kv.entries(PREFIX)}
+        damaged = []
+        for name, entry in newest.items():
+            try:
+                StateSnapshot.from_bytes(entry.value, key=entry.key)
+            except Corrupt as error:
+                damaged.append(f"{name}: {error.found}")
+        if damaged:
+            why = f"cannot be restored as it is now: {'; '.join(damaged)}"
+            return HealthCheckResult.unhealthy(why, components=len(newest))
+        return HealthCheckResult.ok("", components=len(newest))
+
     async def _entries(self, name: str) -> list[Entry]:
         return await self._kv.entries(_key(name))
 
@@ -261,7 +278,17 @@ class SnapshotCoordinator(SingletonMixin):
             return None
         return await store.save(name, state, schema=schema)
 
+    @told_by_store
+    def health_check(self) -> HealthCheckResult:
+        """Whether every state that is kept could be restored."""
+        return run_blocking(self._check(), timeout_s=ANSWER_S)
+
+    async def _check(self) -> HealthCheckResult:
+        return await (await self._store()).check()
+
     async def _engine(self) -> Engine:
+        if self._db_path is None:
+            return await engine_on_demand()
         # Opening a database reads and may upgrade it, which blocks.
         return await asyncio.to_thread(engine_at, self._db_path)
 

@@ -13,6 +13,7 @@ from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.limits import SpawnVerdict
 from ringrift.work.tasks import (
     DAY_S,
@@ -118,6 +119,12 @@ class DurationScheduler(SingletonMixin):
             for task in await self._registry.running()
             if task.node == host
         ]
+
+    @told_by_store
+    def health_check(self) -> HealthCheckResult:
+        """It has no loop of its own: it is well while the tasks that it asks about can be read."""
+        tasks = run_blocking(self._registry.running(), timeout_s=ANSWER_S)
+        return HealthCheckResult.ok("", running=len(tasks))
 
     async def _left_s(self, task: RunningTask, now_s: float) -> float:
         expected_s = await self.estimate_s(task.task_type.value, task.config_key, task.node)

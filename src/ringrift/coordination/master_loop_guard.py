@@ -28,6 +28,7 @@ from ringrift.files import (
 from ringrift.foreign_files.paths import read_regular
 from ringrift.process_identity import is_alive, own_start_s
 from ringrift.settings import get_settings
+from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 __all__ = [
     "PID_FILE",
@@ -183,6 +184,16 @@ class MasterLoopGuard:
             if self._lock is not None:
                 self._lock.close()
             self._lock, self._held, self._open_folder, self._locked = None, None, None, False
+
+    def health_check(self) -> HealthCheckResult:
+        """Healthy while this process holds the claim and the path still leads to the folder of it."""
+        if problem := self.exchanged():
+            return HealthCheckResult.unhealthy(problem)
+        if self._locked:
+            return HealthCheckResult.ok("", path=str(self.path))
+        holder = read_master_loop(self.path)
+        who = f"process {holder.pid} has it" if holder is not None and holder.is_alive else "nobody has it"
+        return HealthCheckResult(False, CoordinatorStatus.STOPPED, f"not held here; {who}")
 
     @property
     def is_held(self) -> bool:

@@ -10,11 +10,12 @@ from itertools import pairwise
 from statistics import pstdev
 from typing import Any
 
-from ringrift.engine.run_reports import reported
+from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.learning.judging.ratings import fit_line
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import HealthCheckResult
 
 __all__ = [
     "AdjustmentStrategy",
@@ -212,6 +213,10 @@ class ThresholdManager:
     @reported
     def get_all_stats(self) -> dict[str, dict[str, Any]]:
         return {name: threshold.to_dict() for name, threshold in self._thresholds.items()}
+
+    @reported_health
+    def health_check(self) -> HealthCheckResult:
+        return HealthCheckResult.ok("", **{name: each.value for name, each in self._thresholds.items()})
 
     def _get(self, name: str) -> DynamicThreshold:
         try:

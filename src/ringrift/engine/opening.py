@@ -31,7 +31,6 @@ __all__ = [
     "get_engine_blocking",
     "memory_engine",
     "open_engine",
-    "open_engine_at",
 ]
 
 
