@@ -11,7 +11,7 @@ from typing import Any
 
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
-from ringrift.process import SingletonMixin, process_scope
+from ringrift.process import SingletonMixin, process_scope, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.limits import SpawnVerdict
@@ -43,6 +43,7 @@ __all__ = [
     "record_duration",
     "record_task_completion",
     "reset_duration_scheduler",
+    "reset_duration_store",
 ]
 
 ANSWER_S = 10.0
@@ -53,6 +54,9 @@ LONGEST_S = DAY_S  # a running task counts as ended by then, whatever the estima
 def get_duration_store() -> DurationStore:
     """Return the measured durations as this process keeps them."""
     return process_scope().get(DurationStore, DurationStore)
+
+
+reset_duration_store = reset_of(DurationStore)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ __all__ = [
     "get_ephemeral_guard",
     "is_ephemeral",
     "request_evacuation",
+    "reset_ephemeral_guard",
     "wire_ephemeral_events",
 ]
 
@@ -600,6 +601,9 @@ class EphemeralDataGuard(WiredCoordinator):
 def get_ephemeral_guard() -> EphemeralDataGuard:
     """Return the guard of this process."""
     return process_scope().get(EphemeralDataGuard, EphemeralDataGuard)
+
+
+reset_ephemeral_guard = EphemeralDataGuard.reset_instance
 
 
 def checkpoint_games(host: str, games_generated: int, unsealed_games: int = 0) -> HostNote:

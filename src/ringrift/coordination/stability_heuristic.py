@@ -13,7 +13,7 @@ from typing import Any
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.learning.judging.ratings import fit_line
-from ringrift.process import process_scope
+from ringrift.process import process_scope, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 
@@ -28,6 +28,7 @@ __all__ = [
     "assess_stability",
     "get_threshold_manager",
     "is_promotion_safe",
+    "reset_threshold_manager",
 ]
 
 
@@ -229,6 +230,9 @@ class ThresholdManager:
 
 def get_threshold_manager() -> ThresholdManager:
     return process_scope().get(ThresholdManager, ThresholdManager)
+
+
+reset_threshold_manager = reset_of(ThresholdManager)
 
 
 # How steady a rating is.

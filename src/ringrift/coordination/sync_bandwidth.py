@@ -27,6 +27,7 @@ from ringrift.engine.arguments import check_integer, check_part, refuse
 from ringrift.engine.blocking import blocking
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError
+from ringrift.process import reset_of
 
 __all__ = ["BatchRsync", "BatchRsyncResult"]
 
@@ -159,6 +160,9 @@ def get_bandwidth_manager(
 ) -> BandwidthManager:
     """Return the manager of this process."""
     return one_per_process(BandwidthManager, BandwidthManager, db_path=db_path, limits=limits)
+
+
+reset_bandwidth_manager = reset_of(BandwidthManager)
 
 
 def request_bandwidth(host: str, estimated_mb: float = 0.0, priority: str = "normal") -> BandwidthAllocation:
