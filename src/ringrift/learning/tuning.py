@@ -17,6 +17,7 @@ import msgspec
 from ringrift.decoding import convert_to
 from ringrift.engine.arguments import check_flag, check_name, check_text
 from ringrift.engine.encoding import decode_entry
+from ringrift.engine.limits import ERROR_CHARS_MAX
 from ringrift.engine.ports import Engine, KeyValue, NewWork
 from ringrift.errors import AlreadyExists, ConfigError, Conflict
 from ringrift.learning.facts.facts import Noted
@@ -502,7 +503,7 @@ class Search:
 
     def __post_init__(self) -> None:
         check_name("config_key", self.config)
-        check_text("reason", self.reason, empty=True)
+        check_text("reason", self.reason, chars_max=ERROR_CHARS_MAX, empty=True)
         check_flag("automatic", self.automatic)
         if self.run_id is not None:
             check_name("run_id", self.run_id)
