@@ -267,8 +267,8 @@ _BY_CAPABILITY: dict[str, str] = {
 _OWN = (
     "async_bridge_manager core_utils daemon_adapters daemon_factory daemon_factory_implementations "
     "daemon_lifecycle daemon_metrics daemon_runners daemon_stats event_emission_mixin facade helpers "
-    "integration_bridge node_policies pipeline_actions pipeline_triggers sync_base sync_constants tracing "
-    "work_queue"
+    "integration_bridge node_policies pipeline_actions pipeline_triggers sync_base sync_constants "
+    "sync_durability sync_mutex sync_router tracing transfer_verification work_queue"
 )
 _OWN_NAMES: dict[str, dict[str, str]] = {
     "work_queue": {"WorkQueue": "ringrift.coordination.work_queue:QueueHandle"}

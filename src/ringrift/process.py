@@ -91,6 +91,18 @@ def process_scope() -> ProcessScope:
     return _SCOPE
 
 
+def reset_of(kind: type[T]) -> Callable[[], T | None]:
+    """Return the function that drops the one *kind* of this process, and gives back what there was.
+
+    For tests, and for whoever wants one with other options; what runs must be stopped first.
+    """
+
+    def reset() -> T | None:
+        return process_scope().drop(kind)
+
+    return reset
+
+
 class SingletonMixin:
     """`get_instance()` gives the one instance of the class it is called on; each subclass has its own."""
 

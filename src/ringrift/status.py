@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
+from ringrift.errors import RingRiftError, described
 from ringrift.runtime import system_runtime
 
 __all__ = ["CoordinatorStatus", "HealthCheckResult", "as_result"]
@@ -102,6 +104,22 @@ class HealthCheckResult:
             "timestamp": self.timestamp,
             "details": dict(self.details),
         }
+
+
+C = TypeVar("C")
+
+
+def told_by_store(check: Callable[[C], HealthCheckResult]) -> Callable[[C], HealthCheckResult]:
+    """Mark a health check that asks the store: while that does not answer, nobody knows how it is."""
+
+    @functools.wraps(check)
+    def ask(self: C) -> HealthCheckResult:
+        try:
+            return check(self)
+        except (RingRiftError, OSError) as error:
+            return HealthCheckResult(False, CoordinatorStatus.UNKNOWN, described(error))
+
+    return ask
 
 
 def as_result(answer: Any) -> HealthCheckResult:

@@ -17,6 +17,7 @@ from app.coordination.optimization_coordinator import (
     OptimizationType,
     trigger_cmaes,
     trigger_nas,
+    trigger_pbt,
 )
 from app.coordination.orchestrator_registry import OrchestratorRole, release_orchestrator_role
 from app.coordination.queue_monitor import (
@@ -161,6 +162,18 @@ def test_of_several_configs_the_one_that_waits_longest_is_searched():
     searched("square8_2p", began_s=10.0)
     searched("square8_3p", began_s=20.0)
     assert trigger_cmaes().config_key == "square8_2p"
+
+
+@pytest.mark.parametrize("trigger", [trigger_cmaes, trigger_nas, trigger_pbt])
+def test_a_search_for_a_config_that_the_run_does_not_learn_is_refused_and_holds_nobody_up(trigger):
+    learn("connect_four_2p", "square8_2p")
+    with pytest.raises(
+        ConfigError, match="'hex8_2p' is not learned here; there are connect_four_2p, square8_2p"
+    ):
+        trigger("hex8_2p")
+    with pytest.raises(ConfigError, match="config_key is 5"):
+        trigger(5)
+    assert trigger_cmaes("square8_2p") is not None
 
 
 def test_a_search_in_an_empty_folder_says_what_is_missing():

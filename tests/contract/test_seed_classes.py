@@ -7,6 +7,7 @@ tests of their own.
 import asyncio
 import csv
 import importlib
+import os
 import warnings
 from enum import Enum
 from pathlib import Path
@@ -119,9 +120,35 @@ async def test_a_wrong_argument_is_refused_when_the_object_is_made(path):
         named(path)(12.5)
 
 
-def test_a_folder_is_no_database(tmp_path):
+@pytest.mark.parametrize(
+    "path",
+    [
+        "work_queue.WorkQueue",
+        "dead_letter_queue.DeadLetterQueue",
+        "cross_process_events.CrossProcessEventQueue",
+        "coordinator_persistence.SnapshotCoordinator",
+    ],
+)
+def test_what_can_be_no_database_is_refused_when_the_object_is_made(tmp_path, path):
     with pytest.raises(ConfigError, match="is a folder; name the database file in it"):
-        named("work_queue.WorkQueue")(tmp_path)
+        named(path)(db_path=tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="is no plain file; name a database file"):
+        named(path)(db_path=tmp_path / "pipe")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((5, {}), "5 cannot name a snapshot"),
+        (("", {}), "cannot name"),
+        (("c", [1]), "state"),
+        (("c", "x"), "state"),
+    ],
+)
+def test_a_snapshot_is_of_a_component_and_of_its_named_values(arguments, told):
+    with pytest.raises(ConfigError, match=told):
+        named("coordinator_persistence.StateSnapshot").create(*arguments)
 
 
 # --- one of a kind ------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ def test_searches_of_each_kind_find_something(tmp_path, monkeypatch):
         try:
             await world.until(lambda: world.controller.state(CONFIG).newest_samples, what="samples")
             await world.search("cmaes", {"best_params": {"center": 1.5}})
-            await world.search("pbt", {"best_params": {"lr": 0.001}}, population=2)
+            await world.search("pbt", {"best_params": {"lr": 0.001}}, population=4)
             scores = {"small": 0.5, "medium": 0.7}
             await world.search("nas", {"best_params": {"preset": "medium"}, "scores": scores})
         finally:

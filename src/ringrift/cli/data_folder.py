@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from typing import TypeVar
 
 from ringrift.cli.command import has_run
-from ringrift.coordination.master_loop_guard import is_master_loop_running
+from ringrift.engine.lock_files import is_master_loop_running
 from ringrift.engine.opening import allow_new_database, close_engine, get_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError, Unavailable

@@ -24,7 +24,7 @@ from ringrift.cli.format import (
     stage_title,
 )
 from ringrift.cli.main import load
-from ringrift.coordination.master_loop_guard import MasterLoop
+from ringrift.engine.lock_files import MasterLoop
 from ringrift.health.run_status import (
     ConfigStatus,
     CostRow,

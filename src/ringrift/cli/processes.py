@@ -13,7 +13,6 @@ from ringrift.cli.control import running_status
 from ringrift.cli.data_folder import ask_engine, change_engine
 from ringrift.cli.format import clock, console, count, duration, print_table
 from ringrift.cli.learning.recall import read_states, require_worker, tell_taken_in, through_the_writer
-from ringrift.coordination.master_loop_guard import is_master_loop_running, read_master_loop
 from ringrift.daemons.registry import PROFILES, DaemonSpec, product_registry, profile_types
 from ringrift.daemons.requests import (
     ANSWER_S_MAX,
@@ -24,6 +23,7 @@ from ringrift.daemons.requests import (
     what_it_means,
 )
 from ringrift.daemons.types import DaemonType
+from ringrift.engine.lock_files import is_master_loop_running, read_master_loop
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError
 from ringrift.health.run_status import WorkerStatus

@@ -16,7 +16,7 @@ import msgspec
 from ringrift import clock
 from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors, print_json
 from ringrift.cli.main import load
-from ringrift.coordination.master_loop_guard import MasterLoop, read_master_loop
+from ringrift.engine.lock_files import MasterLoop, read_master_loop
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.direct_reads import read_committed, read_committed_keys, read_committed_revision
 from ringrift.errors import Corrupt

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec, TypeVar
 from ringrift.engine.blocking import BackgroundLoop, run_blocking
 from ringrift.errors import Conflict
 from ringrift.process import SingletonMixin, process_scope
+from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 __all__ = [
     "AsyncBridge",
@@ -62,6 +63,11 @@ class AsyncBridge(SingletonMixin):
         if loop is not None:
             loop.close()
         return loop is not None
+
+    def health_check(self) -> HealthCheckResult:
+        if not self.is_running:
+            return HealthCheckResult(False, CoordinatorStatus.STOPPED, "no call has begun its loop yet")
+        return HealthCheckResult.ok("", **self.get_stats())
 
     def get_stats(self) -> dict[str, Any]:
         return {"running": self.is_running, "under_way": self.under_way()}

@@ -30,6 +30,7 @@ __all__ = [
     "create_export_daemon",
     "export_state",
     "get_auto_export_daemon",
+    "reset_auto_export_daemon",
 ]
 
 # The plan orders exports, not this cycle: the interval is only how old the shown states may be.
@@ -130,6 +131,9 @@ class AutoExportDaemon(StageDaemon):
 def get_auto_export_daemon() -> AutoExportDaemon:
     """Return the export daemon of this process; it hears events once it is started."""
     return process_scope().get(AutoExportDaemon, AutoExportDaemon)
+
+
+reset_auto_export_daemon = AutoExportDaemon.reset_instance
 
 
 def create_export_daemon(

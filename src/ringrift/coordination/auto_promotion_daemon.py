@@ -34,7 +34,7 @@ from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 
-__all__ = ["AutoPromotionDaemon", "get_auto_promotion_daemon"]
+__all__ = ["AutoPromotionDaemon", "get_auto_promotion_daemon", "reset_auto_promotion_daemon"]
 
 log = structlog.get_logger()
 
@@ -239,3 +239,6 @@ def bad_outcome(event_type: str, payload: Mapping[str, Any]) -> str:
 
 def get_auto_promotion_daemon() -> AutoPromotionDaemon:
     return AutoPromotionDaemon.get_instance()
+
+
+reset_auto_promotion_daemon = AutoPromotionDaemon.reset_instance

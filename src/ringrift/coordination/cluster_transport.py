@@ -64,6 +64,7 @@ from ringrift.data.transfer.limits import (
 )
 from ringrift.data.transfer.peers import BloomFilter, StallConfig, SyncStallHandler, TransferHealth
 from ringrift.data.transfer.service import TransferConfig, TransferService
+from ringrift.process import reset_of
 
 # The documents import all of transfer from this one module, so it lists what its parts define.
 __all__ = [
@@ -110,6 +111,7 @@ __all__ = [
     "release_sync_lock",
     "request_bandwidth",
     "request_bandwidth_async",
+    "reset_stall_handler",
     "sync_lock",
     "sync_lock_required",
     "verify_transfer",
@@ -145,3 +147,6 @@ def get_stall_handler(
 ) -> SyncStallHandler:
     """Return the handler of this process."""
     return one_per_process(SyncStallHandler, SyncStallHandler, db_path=db_path, config=config)
+
+
+reset_stall_handler = reset_of(SyncStallHandler)

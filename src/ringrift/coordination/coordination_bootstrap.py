@@ -31,7 +31,7 @@ from ringrift.coordination.initializer import (
 from ringrift.coordination.master_loop_guard import require_running_master_loop
 from ringrift.coordination.unified_health_manager import UnifiedHealthManager
 from ringrift.daemons.running import attempt
-from ringrift.engine.arguments import check_seconds
+from ringrift.engine.arguments import check_flag, check_seconds
 from ringrift.engine.limits import LEASE_S_MIN, WAIT_S_MAX
 from ringrift.engine.run_reports import ControlHere, read_report, unknown
 from ringrift.errors import ConfigError
@@ -85,6 +85,7 @@ def bootstrap_coordination(
     loop if one is required, and if a coordinator fails while RINGRIFT_REQUIRE_CRITICAL_IMPORTS is set.
     """
     # Checked before anything starts, so that a refusal leaves no half of a system behind.
+    _check_flags(require_master_loop=require_master_loop, register_with_registry=register_with_registry)
     if require_master_loop:
         require_running_master_loop()
     initialiser = get_initialiser()
@@ -96,6 +97,7 @@ async def start_coordination(
     *, pipeline_auto_trigger: bool | None = None, register_with_registry: bool | None = None, **options: Any
 ) -> dict[str, Any]:
     """`bootstrap_coordination` for code on a loop; also takes over the state that the last run saved."""
+    _check_flags(register_with_registry=register_with_registry)
     initialiser = get_initialiser()
     await initialiser.initialise_async(_options(initialiser, options, auto_trigger=pipeline_auto_trigger))
     status = _after_start(initialiser, register=register_with_registry)
@@ -242,6 +244,12 @@ def _publish(event: str, payload: Mapping[str, Any]) -> object:
 def is_idle_daemon(instance: Any) -> bool:
     """A daemon's class, or a daemon that nobody started yet: the daemon manager looks after those."""
     return isinstance(instance, type) or getattr(instance, "is_running", True) is False
+
+
+def _check_flags(**flags: bool | None) -> None:
+    for name, value in flags.items():
+        if value is not None:
+            check_flag(name, value)
 
 
 def _options(

@@ -14,12 +14,14 @@ from typing import Any
 import structlog
 
 from ringrift.daemons.running import attempt
-from ringrift.engine.arguments import check_database, check_integer
-from ringrift.engine.opening import engine_at
+from ringrift.engine.arguments import check_database, check_integer, refuse
+from ringrift.engine.blocking import run_blocking
+from ringrift.engine.opening import engine_at, engine_on_demand
 from ringrift.engine.ports import Engine, Entry, KeyValue
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RingRiftError, SchemaTooNew
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import HealthCheckResult, told_by_store
 
 __all__ = [
     "PersistentState",
@@ -37,6 +39,7 @@ PREFIX = "snapshots/"
 KEPT = 5
 # A try is lost only when another process saved in between; ten in a row mean that two of them save in a loop.
 CREATE_TRIES_MAX = 10
+ANSWER_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +59,7 @@ class StateSnapshot:
         """Return *state* as it is now. State must be JSON values; what cannot be kept is refused here."""
         # A snapshot that could not be stored later is refused now, where the caller still knows what it is.
         _key(coordinator)
+        _check_state(coordinator, state)
         check_integer("version", version, low=1)
         check_integer("schema", schema, low=1)
         now_s = system_runtime().now_s()
@@ -111,6 +115,7 @@ class SnapshotStore:
 
     async def save(self, name: str, state: Mapping[str, Any], *, schema: int = 1) -> StateSnapshot:
         """Store *state* as the next version and drop what is too old. State must be JSON values."""
+        _check_state(name, state)
         for _ in range(CREATE_TRIES_MAX):
             entries = await self._entries(name)
             snapshot = StateSnapshot(
@@ -150,12 +155,31 @@ class SnapshotStore:
         """Return the stored versions, oldest first."""
         return [_version_of(entry.key) for entry in await self._entries(name)]
 
+    async def check(self) -> HealthCheckResult:
+        """Read the newest snapshot of every component, which is the one that would be restored."""
+        newest = {each.key.split("/")[1]: each for each in await self._kv.entries(PREFIX)}
+        damaged = []
+        for name, entry in newest.items():
+            try:
+                StateSnapshot.from_bytes(entry.value, key=entry.key)
+            except Corrupt as error:
+                damaged.append(f"{name}: {error.found}")
+        if damaged:
+            why = f"cannot be restored as it is now: {'; '.join(damaged)}"
+            return HealthCheckResult.unhealthy(why, components=len(newest))
+        return HealthCheckResult.ok("", components=len(newest))
+
     async def _entries(self, name: str) -> list[Entry]:
         return await self._kv.entries(_key(name))
 
 
+def _check_state(name: str, state: object) -> None:
+    if not isinstance(state, Mapping):
+        refuse(f"the state of {name}", state, "a mapping of names to values")
+
+
 def _key(name: str, version: int | None = None) -> str:
-    if not name or "/" in name:
+    if not isinstance(name, str) or not name or "/" in name:
         raise ConfigError(f"{name!r} cannot name a snapshot; it must be text without '/'")
     # Padded, because keys are listed in the order of their text and the last one must be the newest.
     return f"{PREFIX}{name}/" + ("" if version is None else f"{version:012d}")
@@ -254,7 +278,17 @@ class SnapshotCoordinator(SingletonMixin):
             return None
         return await store.save(name, state, schema=schema)
 
+    @told_by_store
+    def health_check(self) -> HealthCheckResult:
+        """Whether every state that is kept could be restored."""
+        return run_blocking(self._check(), timeout_s=ANSWER_S)
+
+    async def _check(self) -> HealthCheckResult:
+        return await (await self._store()).check()
+
     async def _engine(self) -> Engine:
+        if self._db_path is None:
+            return await engine_on_demand()
         # Opening a database reads and may upgrade it, which blocks.
         return await asyncio.to_thread(engine_at, self._db_path)
 

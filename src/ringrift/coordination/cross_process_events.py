@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 import structlog
 
 from ringrift.coordination.event_router import get_router
+from ringrift.engine.arguments import check_database
 from ringrift.engine.blocking import blocking, loop_is_running, run_blocking
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.opening import engine_on_demand, open_engine
+from ringrift.engine.opening import engine_on_demand, open_engine_at
 from ringrift.engine.ports import CursorKey, Engine, EventLog, KeyValue, LogEvent, LogRecord, Position
 from ringrift.errors import RingRiftError, StorageFull, StorageReadOnly, Unavailable
 from ringrift.events.catalog.names import normalize_event_type
@@ -29,10 +30,11 @@ from ringrift.events.event import (
     from_log,
     to_log,
 )
-from ringrift.events.positions import LogConnection, process_log_connection
+from ringrift.events.positions import Identity, LogConnection, process_log_connection
 from ringrift.events.router_reports import Failure, FailureKind
 from ringrift.events.subscriptions import Subscription, SubscriptionHandle, callback_name
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
+from ringrift.files import make_private_folder
 from ringrift.process import SingletonMixin
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
@@ -136,9 +138,8 @@ class CrossProcessEventQueue(SingletonMixin):
     """Publish, poll and acknowledge, from plain threads."""
 
     def __init__(self, db_path: Path | str | None = None, *, settings: Settings | None = None) -> None:
-        self._path = None if db_path is None else Path(db_path)
-        given = settings or get_settings()
-        self._settings = given if self._path is None else _at(given, self._path)
+        self._path = check_database("db_path", db_path)
+        self._settings = settings or get_settings()
         self._engine: Engine | None = None
         self._polled: dict[str, frozenset[int]] = {}  # what each subscriber got from its last poll
 
@@ -245,7 +246,16 @@ class CrossProcessEventQueue(SingletonMixin):
         async def open_log() -> EventLog:
             return (await self._open()).events
 
-        log_connection = LogConnection(open_log=open_log, claim=process_log_connection(self._settings).claim)
+        async def claim() -> Identity:
+            settings = self._settings
+            if self._path is not None:
+                # With the log, not with this process's own: whoever reads it must find who else does.
+                readers = self._path.with_name(f"{self._path.name}.readers")
+                await asyncio.to_thread(make_private_folder, readers)
+                settings = replace(settings, coordinator_db=readers / self._path.name)
+            return await process_log_connection(settings).claim()
+
+        log_connection = LogConnection(open_log=open_log, claim=claim)
         around = Surroundings(
             settings=self._settings, log_connection=log_connection, dead_letters=ProcessDeadLetters()
         )
@@ -258,7 +268,7 @@ class CrossProcessEventQueue(SingletonMixin):
             return await engine_on_demand()
         # A file of its own gets an engine of its own: the process's engine is on another database.
         if self._engine is None:
-            self._engine = await open_engine(self._settings, system_runtime())
+            self._engine = await open_engine_at(self._path, self._settings, system_runtime())
         return self._engine
 
     async def _append(self, entry: LogEvent) -> int:
@@ -371,12 +381,6 @@ class CrossProcessEventQueue(SingletonMixin):
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
     return run_blocking(work, timeout_s=_CALL_S)
-
-
-def _at(settings: Settings, path: Path) -> Settings:
-    values = {name: getattr(settings, name) for name in settings.__dataclass_fields__}
-    # Whatever the engine keeps beside its database has to follow the file, so the folder moves with it.
-    return Settings(**{**values, "coordinator_db": path, "data_dir": path.parent})
 
 
 def _report_given_up(subscriber_id: str, record: LogRecord) -> None:

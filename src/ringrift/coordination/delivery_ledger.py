@@ -19,6 +19,7 @@ from ringrift.data.transfer.deliveries import (
     delivery_id,
     retry_delay_s,
 )
+from ringrift.process import reset_of
 
 __all__ = [
     "DeliveryLedger",
@@ -30,6 +31,8 @@ __all__ = [
     "delivery_id",
     "get_delivery_ledger",
     "get_retry_queue",
+    "reset_delivery_ledger",
+    "reset_retry_queue",
     "retry_delay_s",
 ]
 
@@ -39,6 +42,9 @@ def get_delivery_ledger(db_path: Path | str | None = None) -> DeliveryLedger:
     return one_per_process(DeliveryLedger, DeliveryLedger, db_path=db_path)
 
 
+reset_delivery_ledger = reset_of(DeliveryLedger)
+
+
 def get_retry_queue(ledger: DeliveryLedger | None = None, *, at_once: int | None = None) -> RetryQueue:
     """Return the retry queue of this process. It retries what handlers were registered for."""
 
@@ -46,3 +52,6 @@ def get_retry_queue(ledger: DeliveryLedger | None = None, *, at_once: int | None
         return RetryQueue(ledger or get_delivery_ledger(), **options)
 
     return one_per_process(RetryQueue, make, ledger=ledger, at_once=at_once)
+
+
+reset_retry_queue = reset_of(RetryQueue)

@@ -16,8 +16,9 @@ from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import run_blocking
 from ringrift.learning.plan.plan import SELFPLAY, Capacity
-from ringrift.process import SingletonMixin, process_scope
+from ringrift.process import SingletonMixin, process_scope, reset_of
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.admission import SpawnGate
 from ringrift.work.limits import SpawnVerdict
 from ringrift.work.shares import PREPARING, slots_for
@@ -51,6 +52,7 @@ __all__ = [
     "record_duration",
     "record_task_completion",
     "reset_duration_scheduler",
+    "reset_duration_store",
 ]
 
 ANSWER_S = 10.0
@@ -69,6 +71,9 @@ LONGEST_S = DAY_S  # a running task counts as ended by then, whatever the estima
 def get_duration_store() -> DurationStore:
     """Return the measured durations as this process keeps them."""
     return process_scope().get(DurationStore, DurationStore)
+
+
+reset_duration_store = reset_of(DurationStore)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +163,12 @@ class DurationScheduler(SingletonMixin):
             for task in await self._registry.running()
             if task.node == host
         ]
+
+    @told_by_store
+    def health_check(self) -> HealthCheckResult:
+        """It has no loop of its own: it is well while the tasks that it asks about can be read."""
+        tasks = run_blocking(self._registry.running(), timeout_s=ANSWER_S)
+        return HealthCheckResult.ok("", running=len(tasks))
 
     async def _left_s(self, task: RunningTask, now_s: float) -> float:
         expected_s = await self.estimate_s(task.task_type.value, task.config_key, task.node)

@@ -8,9 +8,10 @@ node that is itself ephemeral pushes everything out when it is told to end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
@@ -25,7 +26,9 @@ from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import CopyView, games_in
 from ringrift.data.plane import DataPlane, copy_artifacts
 from ringrift.data.transfer.contract import Moved, TransferFailed
+from ringrift.engine.arguments import INTEGER_MAX, check_integer, check_name, check_text
 from ringrift.engine.blocking import blocking, run_blocking
+from ringrift.engine.encoding import is_digest
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError, RingRiftError
@@ -48,6 +51,7 @@ __all__ = [
     "get_ephemeral_guard",
     "is_ephemeral",
     "request_evacuation",
+    "reset_ephemeral_guard",
     "wire_ephemeral_events",
 ]
 
@@ -176,11 +180,14 @@ class HostNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteThrough(msgspec.Struct, frozen=True, kw_only=True):
-    """A game that should be copied out before others; *data_path* names the sealed file that holds it."""
+    """A game that should be copied out before others; *data_path* names the sealed file that holds it.
+
+    Its name is exchanged for its digest as soon as the manifest knows a file of this name on the host.
+    """
 
     game_id: str
     host: str
-    data_path: str  # `blob:` and its digest, or the digest alone
+    data_path: str  # `blob:` and its digest, the digest alone, or the name of a file that is not sealed yet
     priority: int
     created_s: float
 
@@ -256,6 +263,18 @@ class EphemeralRecords:
         asked = [each for each in await self._games.all() if each.host == host]
         # A file may hold several games that were asked for: the most urgent one comes last and stays.
         return {digest_of(each): each.priority for each in sorted(asked, key=lambda each: each.priority)}
+
+    async def resolve(self, host: str, cards: Sequence[Artifact]) -> bool:
+        """Have the games of *host* name their files among *cards* by digest; False if none was asked for."""
+        # Of two files with one name the newer one is meant.
+        named = {card.name: card.digest for card in sorted(cards, key=lambda card: card.created_s)}
+        asked = [each for each in await self._games.all() if each.host == host]
+        for each in asked:
+            found = named.get(Path(each.data_path).name) if each.data_path else None
+            if found is not None and not is_digest(digest_of(each)):
+                resolved = msgspec.structs.replace(each, data_path=found)
+                await self._games.put(each.game_id, resolved, ttl_s=KEPT_S)
+        return bool(asked)
 
     async def arrived(self, host: str, digests: Collection[str]) -> None:
         """Those of the games of *host* that lie in these files are copied out."""
@@ -345,11 +364,22 @@ def risk_of(
     )
 
 
+async def first_of(plane: DataPlane, host: str) -> dict[str, int]:
+    """The files of *host* that go before others, by how urgent they are; what is safe by now is done."""
+    records, view = EphemeralRecords(plane.kv), await plane.view()
+    held = [card for card in view.cards if any(r.node == host for r in view.receipts.get(card.digest, ()))]
+    if not await records.resolve(host, held):
+        return {}
+    risky = {artifact.digest for artifact in await at_risk(plane, host)}
+    await records.arrived(host, {card.digest for card in held} - risky)
+    return await records.urgent(host)
+
+
 async def final_push(plane: DataPlane, *, deadline_s: float) -> Evacuated:
     """Bring everything that only this node has to nodes that stay; the monotonic clock ends it."""
     await Cataloguer(plane).catalogue()
     records, host = EphemeralRecords(plane.kv), plane.this.name
-    done = await evacuate(plane, host, deadline_s=deadline_s, first=await records.urgent(host))
+    done = await evacuate(plane, host, deadline_s=deadline_s, first=await first_of(plane, host))
     await records.arrived(host, done.moved)
     return done
 
@@ -419,7 +449,7 @@ class EphemeralDataGuard(WiredCoordinator):
         )
         await records.put_evacuation(asked)
         deadline_s = plane.runtime.monotonic_s() + self.rules.evacuation_s
-        done = await evacuate(plane, host, deadline_s=deadline_s, first=await records.urgent(host))
+        done = await evacuate(plane, host, deadline_s=deadline_s, first=await first_of(plane, host))
         await records.arrived(host, done.moved)
         log.info("ephemeral.evacuated", host=host, games=done.games, games_left=done.games_left)
         await self._tell_synced(host, done)
@@ -525,10 +555,21 @@ class EphemeralDataGuard(WiredCoordinator):
         return run_blocking(saving, timeout_s=self.rules.evacuation_s + _ANSWER_S).evacuation_id
 
     def queue_write_through(self, game_id: str, host: str, data_path: str = "", priority: int = 0) -> None:
-        """Ask that the file with this game leaves *host* before others; done when it lies where it stays."""
-        run_blocking(
-            self._with_records(lambda at, now_s: at.queue(game_id, host, data_path, priority, now_s))
-        )
+        """Ask that the file with this game leaves *host* before others; done when it lies where it stays.
+
+        *data_path* is the name or the digest of a sealed file. One that is not sealed yet is looked for again
+        when the host leaves or is evacuated; until then `get_status` counts it as without a file.
+        """
+        for what, value in (("game_id", game_id), ("host", host)):
+            check_name(what, value)
+        check_text("data_path", data_path, empty=True)
+        check_integer("priority", priority, low=-INTEGER_MAX)
+        run_blocking(self._queue(game_id, host, data_path, priority))
+
+    async def _queue(self, game_id: str, host: str, data_path: str, priority: int) -> None:
+        plane = await self._get_plane()
+        await EphemeralRecords(plane.kv).queue(game_id, host, data_path, priority, plane.runtime.now_s())
+        await first_of(plane, host)
 
     @blocking
     async def get_pending_write_throughs(self, limit: int = 100) -> list[WriteThrough]:
@@ -548,6 +589,7 @@ class EphemeralDataGuard(WiredCoordinator):
             "games_at_risk_on_termination": sum(risk.unsynced_games for risk in risks if risk.ephemeral),
             "evacuation_candidates": [risk.host for risk in risks if risk.needs_evacuation],
             "pending_write_throughs": len(pending),
+            "write_throughs_without_file": sum(not is_digest(digest_of(each)) for each in pending),
             "hosts": {risk.host: asdict(risk) for risk in risks},
         }
 
@@ -559,6 +601,9 @@ class EphemeralDataGuard(WiredCoordinator):
 def get_ephemeral_guard() -> EphemeralDataGuard:
     """Return the guard of this process."""
     return process_scope().get(EphemeralDataGuard, EphemeralDataGuard)
+
+
+reset_ephemeral_guard = EphemeralDataGuard.reset_instance
 
 
 def checkpoint_games(host: str, games_generated: int, unsealed_games: int = 0) -> HostNote:

@@ -30,7 +30,7 @@ from ringrift.learning.plan.evaluation import (
     wanted_games,
 )
 from ringrift.learning.situation import Situations
-from ringrift.process import process_scope
+from ringrift.process import process_scope, reset_of
 from ringrift.runtime import Runtime
 from ringrift.statistics.match_evidence import expected_score
 from ringrift.status import HealthCheckResult
@@ -45,6 +45,8 @@ __all__ = [
     "get_elo_service",
     "get_evaluation_daemon",
     "get_tournament_daemon",
+    "reset_elo_service",
+    "reset_evaluation_daemon",
 ]
 
 
@@ -226,6 +228,9 @@ def _entry(name: str, config_key: str, rating: Rating) -> EloRating:
 
 def get_elo_service() -> EloService:
     return process_scope().get(EloService, EloService)
+
+
+reset_elo_service = reset_of(EloService)
 
 
 # What is worth telling of new ratings: a pure comparison of now with what was told before.
@@ -515,3 +520,6 @@ class EvaluationDaemon(AskedDaemon):
 
 def get_evaluation_daemon() -> EvaluationDaemon:
     return EvaluationDaemon.get_instance()
+
+
+reset_evaluation_daemon = EvaluationDaemon.reset_instance

@@ -37,7 +37,7 @@ from ringrift.events.catalog.table import ALIASES
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.subscriptions import SubscriptionHandle, callback_name
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
+from ringrift.process import process_scope, reset_of
 from ringrift.runtime import system_runtime
 from ringrift.status import HealthCheckResult
 
@@ -64,7 +64,9 @@ __all__ = [
     "poll_events",
     "publish_event",
     "register_standard_callbacks",
+    "reset_data_event_bus",
     "reset_event_queue",
+    "reset_stage_event_bus",
     "subscribe_process",
 ]
 
@@ -225,6 +227,7 @@ def get_data_event_bus() -> DataEventBus:
     return process_scope().get(DataEventBus, DataEventBus)
 
 
+reset_data_event_bus = reset_of(DataEventBus)
 get_data_bus = get_data_event_bus
 
 
@@ -392,6 +395,9 @@ def as_stage_result(event: RouterEvent, stage: StageEvent) -> StageCompletionRes
 def get_stage_event_bus() -> StageEventBus:
     """Return the stage bus of this process."""
     return process_scope().get(StageEventBus, StageEventBus)
+
+
+reset_stage_event_bus = reset_of(StageEventBus)
 
 
 def get_event_bus() -> StageEventBus:

@@ -48,7 +48,7 @@ from ringrift.learning.judging.feedback import (
 from ringrift.learning.plan.training_data import freshness_of
 from ringrift.learning.situation import Situation, Situations
 from ringrift.learning.tuning import tuned_rules
-from ringrift.process import process_scope
+from ringrift.process import process_scope, reset_of
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -74,6 +74,8 @@ __all__ = [
     "load_curriculum_weights",
     "momentum_of",
     "reset_curriculum_integration",
+    "reset_feedback_loop_controller",
+    "reset_feedback_signals",
     "wire_curriculum_events",
 ]
 
@@ -336,6 +338,9 @@ def get_feedback_signals() -> FeedbackSignals:
     return process_scope().get(FeedbackSignals, FeedbackSignals)
 
 
+reset_feedback_signals = reset_of(FeedbackSignals)
+
+
 # FEEDBACK_LOOP: tells what the results of each config changed in its plan, when that changes: the values that
 # are in force, as events, and to whoever asks `get_feedback`.
 
@@ -502,3 +507,6 @@ def _quality_events(situation: Situation, said: _Said) -> list[Told]:
 
 def get_feedback_loop_controller() -> FeedbackLoopController:
     return FeedbackLoopController.get_instance()
+
+
+reset_feedback_loop_controller = FeedbackLoopController.reset_instance

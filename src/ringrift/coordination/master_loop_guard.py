@@ -10,13 +10,19 @@ only tells others who it is.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ringrift.engine.lock_files import LockFile
-from ringrift.errors import AlreadyExists, Corrupt, StorageReadOnly
+from ringrift.engine.lock_files import (
+    PID_FILE,
+    LockFile,
+    MasterLoop,
+    is_master_loop_running,
+    pid_file,
+    read_master_loop,
+)
+from ringrift.errors import AlreadyExists, StorageReadOnly
 from ringrift.files import (
     HeldFolder,
     HeldPath,
@@ -25,9 +31,9 @@ from ringrift.files import (
     make_private_folder,
     open_private,
 )
-from ringrift.foreign_files.paths import read_regular
-from ringrift.process_identity import is_alive, own_start_s
+from ringrift.process_identity import own_start_s
 from ringrift.settings import get_settings
+from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 __all__ = [
     "PID_FILE",
@@ -39,50 +45,6 @@ __all__ = [
     "read_master_loop",
     "require_running_master_loop",
 ]
-
-
-# What others read of the PID file: whether a master loop runs on the data folder.
-#
-# A number whose process is gone, or began at another time than the file says (the number was given out
-# again), is a stale file.
-
-
-PID_FILE = "master_loop.pid"
-# The file holds a few words; a larger one is not ours, and is not read.
-PID_BYTES_MAX = 1_000
-
-
-@dataclass(frozen=True, slots=True)
-class MasterLoop:
-    """The process that the PID file names."""
-
-    pid: int
-    began_s: float | None  # None: the file was written by something that does not tell
-    profile: str = ""  # of its daemons; empty: it does not tell
-
-    @property
-    def is_alive(self) -> bool:
-        return is_alive(self.pid, self.began_s)
-
-
-def pid_file() -> Path:
-    return get_settings().coordination_dir / PID_FILE
-
-
-def read_master_loop(path: Path | None = None) -> MasterLoop | None:
-    """Return what the file says; None if there is no file, or nothing that names a process in it."""
-    try:
-        words = read_regular(path or pid_file(), bytes_max=PID_BYTES_MAX).decode().split()
-        began_s = float(words[1]) if len(words) > 1 else None
-        return MasterLoop(int(words[0]), began_s, words[2] if len(words) > 2 else "")
-    except (FileNotFoundError, Corrupt, ValueError, IndexError):
-        return None
-
-
-def is_master_loop_running(path: Path | None = None) -> bool:
-    """Whether the file names a live process."""
-    found = read_master_loop(path)
-    return found is not None and found.is_alive
 
 
 def require_running_master_loop(path: Path | None = None) -> None:
@@ -183,6 +145,16 @@ class MasterLoopGuard:
             if self._lock is not None:
                 self._lock.close()
             self._lock, self._held, self._open_folder, self._locked = None, None, None, False
+
+    def health_check(self) -> HealthCheckResult:
+        """Healthy while this process holds the claim and the path still leads to the folder of it."""
+        if problem := self.exchanged():
+            return HealthCheckResult.unhealthy(problem)
+        if self._locked:
+            return HealthCheckResult.ok("", path=str(self.path))
+        holder = read_master_loop(self.path)
+        who = f"process {holder.pid} has it" if holder is not None and holder.is_alive else "nobody has it"
+        return HealthCheckResult(False, CoordinatorStatus.STOPPED, f"not held here; {who}")
 
     @property
     def is_held(self) -> bool:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 import structlog
 
 from ringrift.coordination.run_coordinator import ListeningCoordinator, Told, heard_by
+from ringrift.engine.arguments import refuse
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import get_engine
@@ -41,6 +42,7 @@ from ringrift.learning.tuning import (
     tuned_rules,
     why_not,
 )
+from ringrift.settings import get_settings
 from ringrift.work.job.protocol import JobReport, read_report
 from ringrift.work.worker.records import RunningRecord, running_key
 
@@ -198,13 +200,16 @@ class OptimizationCoordinator(ListeningCoordinator):
     ) -> OptimizationRun:
         """Order a search, for the config that waits longest for one if none is named.
 
-        Raises `Conflict` that says why none may begin now.
+        Raises `Conflict` that says why none may begin now, `ConfigError` for what no search can do and for a
+        config that is not learned here.
         """
+        if kind not in tuple(OptimizationType):
+            refuse("kind", kind, f"one of {', '.join(OptimizationType)}")
         engine = await self._engine()
         # First: a search that has ended unnoticed would count as open and refuse this one.
         await self.refresh()
-        config = config or await self._next_config(engine)
-        situation, loop = self._situations.get(config), self._situations.loop
+        configs = await configs_of_the_run(engine.kv)
+        config = await self._next_config(engine, configs) if config in (None, "") else config
         search = Search(
             kind=OptimizationType(kind),
             config=config,
@@ -212,7 +217,12 @@ class OptimizationCoordinator(ListeningCoordinator):
             automatic=automatic,
             run_id=run_id,
             params=params,
+            own_program=bool(get_settings().job("tune").command),
         )
+        # Nobody would take in what it finds, and until its end no other search may begin.
+        if configs and config not in configs:
+            raise ConfigError(f"{config!r} is not learned here; there are {', '.join(configs)}")
+        situation, loop = self._situations.get(config), self._situations.loop
         run = await order_search(
             engine,
             self._runtime,
@@ -223,9 +233,8 @@ class OptimizationCoordinator(ListeningCoordinator):
         await self.tell(triggered_events(run))
         return run
 
-    async def _next_config(self, engine: Engine) -> str:
+    async def _next_config(self, engine: Engine, configs: Sequence[str]) -> str:
         """The config of the run whose last search began first, or that has had none."""
-        configs = await configs_of_the_run(engine.kv)
         if not configs:
             raise ConfigError("nothing is learned in this data folder yet; name a config to search for")
         last = {run.config_key: run.started_s for run in await TuningStore(engine.kv).runs()}
@@ -321,7 +330,7 @@ class OptimizationCoordinator(ListeningCoordinator):
     async def _try(self, kind: OptimizationType, config: str, reason: str, **more: Any) -> None:
         try:
             await self.begin(kind, config, reason, **more)
-        except Conflict as refused:
+        except (Conflict, ConfigError) as refused:
             self.last_refusal = str(refused)
             log.info("tuning.not_begun", kind=str(kind), config=config, why=str(refused))
 

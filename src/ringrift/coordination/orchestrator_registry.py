@@ -48,6 +48,7 @@ __all__ = [
     "orchestrator_role",
     "orchestrator_role_token",
     "release_orchestrator_role",
+    "reset_orchestrator_roles",
 ]
 
 
@@ -329,6 +330,9 @@ def _lease_name(role: OrchestratorRole) -> str:
 def get_orchestrator_roles() -> OrchestratorRoles:
     """Return the roles of this process; the functions below run them on the background loop."""
     return OrchestratorRoles.get_instance()
+
+
+reset_orchestrator_roles = OrchestratorRoles.reset_instance
 
 
 # --- for code that is not async -----------------------------------------------------------------------

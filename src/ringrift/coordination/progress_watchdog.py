@@ -32,6 +32,7 @@ __all__ = [
     "StallDetector",
     "create_progress_watchdog",
     "get_stall_detector",
+    "reset_stall_detector",
     "velocity_per_hour",
 ]
 
@@ -329,6 +330,9 @@ class StallDetector(SingletonMixin):
 def get_stall_detector(silent_s: float | None = None) -> StallDetector:
     """Return the detector of this process; another *silent_s* than it was made with is a `ConfigError`."""
     return StallDetector.get_instance() if silent_s is None else StallDetector.get_instance(silent_s=silent_s)
+
+
+reset_stall_detector = StallDetector.reset_instance
 
 
 def _monotonic_s() -> float:

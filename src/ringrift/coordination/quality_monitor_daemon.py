@@ -43,6 +43,7 @@ __all__ = [
     "quality_state",
     "quality_view",
     "refuse_shard",
+    "reset_quality_monitor",
 ]
 
 
@@ -346,3 +347,6 @@ class QualityMonitorDaemon(AskedDaemon):
 
 def get_quality_monitor() -> QualityMonitorDaemon:
     return QualityMonitorDaemon.get_instance()
+
+
+reset_quality_monitor = QualityMonitorDaemon.reset_instance

@@ -12,6 +12,7 @@ from ringrift.machine import NodeResources, read_resources
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
+from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.backpressure import (
     QUEUE_LIMITS,
     BackpressureLevel,
@@ -37,6 +38,17 @@ class QueueMonitor(QueueLevels, SingletonMixin):
     ) -> None:
         here = resources or (lambda: read_resources(get_settings().data_dir))
         super().__init__(engine, resources=here, runtime=runtime, limits=limits)
+
+    @told_by_store
+    def health_check(self) -> HealthCheckResult:
+        """Measure, unless that was done in the last ten seconds, and say which queue is fullest."""
+        if not self.is_fresh:
+            run_blocking(self.refresh(), timeout_s=ANSWER_S)
+        fullest = self.fullest()
+        about = {"queue": fullest.queue.value, "depth": fullest.depth, "level": fullest.level.name.lower()}
+        if fullest.level is BackpressureLevel.STOP:
+            return HealthCheckResult.degraded(f"{fullest.queue} is full: producers have to stop", **about)
+        return HealthCheckResult.ok("", **about)
 
 
 def get_queue_monitor(limits: Mapping[QueueType, QueueLimits] | None = None) -> QueueMonitor:

@@ -10,12 +10,14 @@ from ringrift.coordination.queue_monitor import get_queue_monitor
 from ringrift.coordination.stability_heuristic import get_threshold_manager
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import engine_on_demand, shared_kv
+from ringrift.engine.run_reports import reported_health
 from ringrift.machine import read_resources
 from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
+from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.admission import AdmissionSources, SpawnGate, TaskAdmission, limits_for_machine
-from ringrift.work.limits import EmergencyNotice, EmergencyPlaces, EmergencyState
+from ringrift.work.limits import CoordinatorState, EmergencyNotice, EmergencyPlaces, EmergencyState
 
 ANSWER_S = 10.0
 
@@ -77,6 +79,23 @@ class Safeguards(SpawnGate, SingletonMixin):
     def check_before_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
         """`allow` for code without a loop."""
         return run_blocking(self.allow(task_type, node_id), timeout_s=ANSWER_S).as_pair()
+
+    @told_by_store
+    def health_check(self) -> HealthCheckResult:
+        """What the process that asks them says of breakers, and what stands in the store for all."""
+        notice = run_blocking(self._admission.state(), timeout_s=ANSWER_S)
+        if notice.state is not CoordinatorState.RUNNING:
+            why = f"{notice.state.value}: {notice.reason}" if notice.reason else notice.state.value
+            return HealthCheckResult.degraded(why)
+        return self._breakers()
+
+    @reported_health
+    def _breakers(self) -> HealthCheckResult:
+        held = self._admission.open_breakers()
+        about = {"asked": self.asked, "open_breakers": held}
+        if held:
+            return HealthCheckResult.degraded(f"held back after failures: {', '.join(held)}", **about)
+        return HealthCheckResult.ok("", **about)
 
 
 def get_safeguards() -> Safeguards:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from ringrift.coordination.run_coordinator import answers_of
-from ringrift.engine.run_reports import reported
+from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.learning.judging import ratings
 from ringrift.learning.judging.ratings import RatedAt, RatingSample, StabilityAssessment, StabilityLevel
-from ringrift.process import process_scope
+from ringrift.process import process_scope, reset_of
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import HealthCheckResult
 from ringrift.work.limits import AdjustmentStrategy, DynamicThreshold, ThresholdRules
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "assess_stability",
     "get_threshold_manager",
     "is_promotion_safe",
+    "reset_threshold_manager",
 ]
 
 
@@ -83,6 +85,10 @@ class ThresholdManager:
     def get_all_stats(self) -> dict[str, dict[str, Any]]:
         return {name: threshold.to_dict() for name, threshold in self._thresholds.items()}
 
+    @reported_health
+    def health_check(self) -> HealthCheckResult:
+        return HealthCheckResult.ok("", **{name: each.value for name, each in self._thresholds.items()})
+
     def _get(self, name: str) -> DynamicThreshold:
         try:
             return self._thresholds[name]
@@ -95,6 +101,9 @@ class ThresholdManager:
 def get_threshold_manager() -> ThresholdManager:
     """Return the thresholds of this process. `memory_warning` is that of its admission, where it has one."""
     return process_scope().get(ThresholdManager, ThresholdManager)
+
+
+reset_threshold_manager = reset_of(ThresholdManager)
 
 
 # Stability.

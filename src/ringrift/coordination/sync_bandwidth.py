@@ -23,9 +23,11 @@ from ringrift.data.sync.requests import PRIORITIES
 from ringrift.data.transfer.limits import WAIT_S, BandwidthAllocation, BandwidthLimits, BandwidthManager
 from ringrift.data.transfer.peers import PREFERRED
 from ringrift.data.transfer.ssh_transports import RSYNC
+from ringrift.engine.arguments import check_integer, check_part, refuse
 from ringrift.engine.blocking import blocking
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError
+from ringrift.process import reset_of
 
 __all__ = ["BatchRsync", "BatchRsyncResult"]
 
@@ -60,12 +62,14 @@ class BatchRsync:
         priority: str = "normal",
         bandwidth_limit_mbps: float | None = None,
     ) -> None:
-        if max_concurrent < 1:
-            raise ConfigError(f"max_concurrent is {max_concurrent}; at least one host must be served at once")
-        if priority not in PRIORITIES:
-            raise ConfigError(f"priority is {priority!r}; it must be one of {', '.join(PRIORITIES)}")
-        if bandwidth_limit_mbps is not None and not bandwidth_limit_mbps > 0:
-            raise ConfigError(f"bandwidth_limit_mbps is {bandwidth_limit_mbps!r}; it must be above 0")
+        if plane is not None:
+            check_part("plane", plane, DataPlane)
+        check_integer("max_concurrent", max_concurrent, low=1)
+        if priority not in tuple(PRIORITIES):
+            refuse("priority", priority, f"one of {', '.join(PRIORITIES)}")
+        limit = bandwidth_limit_mbps
+        if limit is not None and (type(limit) not in (int, float) or not limit > 0):
+            refuse("bandwidth_limit_mbps", limit, "a number above 0")
         self._plane, self._width, self._priority = plane, max_concurrent, priority
         self._limit = None if bandwidth_limit_mbps is None else bandwidth_limit_mbps * _MBPS_IN_BYTES
         self._wanted: dict[
@@ -156,6 +160,9 @@ def get_bandwidth_manager(
 ) -> BandwidthManager:
     """Return the manager of this process."""
     return one_per_process(BandwidthManager, BandwidthManager, db_path=db_path, limits=limits)
+
+
+reset_bandwidth_manager = reset_of(BandwidthManager)
 
 
 def request_bandwidth(host: str, estimated_mb: float = 0.0, priority: str = "normal") -> BandwidthAllocation:

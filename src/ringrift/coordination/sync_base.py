@@ -13,7 +13,7 @@ from ringrift.data.sync.cluster_view import ClusterView, NodeReportCollector, No
 from ringrift.data.transfer.contract import Pace, Transport
 from ringrift.engine.opening import get_engine, get_engine_blocking, has_store
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
+from ringrift.process import process_scope, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 
@@ -94,3 +94,6 @@ class SyncDaemonBase(WakingDaemon):
 def get_node_reports() -> NodeReportCollector:
     """What events told of nodes in this process: one collector for all who sync."""
     return process_scope().get(NodeReportCollector, NodeReportCollector)
+
+
+reset_node_reports = reset_of(NodeReportCollector)

@@ -54,7 +54,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
+from ringrift.process import process_scope, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -86,7 +86,9 @@ __all__ = [
     "get_sync_recommendations",
     "get_sync_router",
     "get_sync_scheduler",
+    "reset_sync_coordinator",
     "reset_sync_facade",
+    "reset_sync_scheduler",
     "sync",
     "wire_sync_events",
 ]
@@ -373,6 +375,9 @@ def get_sync_scheduler() -> SyncScheduler:
     return process_scope().get(SyncScheduler, SyncScheduler)
 
 
+reset_sync_scheduler = reset_of(SyncScheduler)
+
+
 def get_sync_recommendations(max_recommendations: int = _ADVICE_MAX) -> list[SyncRecommendation]:
     """Return which hosts should be synced, the most urgent first."""
     return get_sync_scheduler().get_recommendations(max_recommendations)
@@ -640,6 +645,9 @@ def _config_of(key: Any) -> tuple[str | None, int | None]:
 def get_sync_coordinator() -> SyncCoordinator:
     """Return the coordinator of this process; it hears events once it is wired."""
     return process_scope().get(SyncCoordinator, SyncCoordinator)
+
+
+reset_sync_coordinator = SyncCoordinator.reset_instance
 
 
 def wire_sync_events(router: UnifiedEventRouter | None = None) -> SyncCoordinator:

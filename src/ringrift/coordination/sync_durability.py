@@ -28,6 +28,7 @@ from ringrift.data.transfer.deliveries import (
 from ringrift.engine.encoding import is_digest
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError, Unavailable
+from ringrift.process import reset_of
 from ringrift.runtime import Runtime, system_runtime
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "WalFull",
     "get_sync_dlq",
     "get_sync_wal",
+    "reset_sync_dlq",
+    "reset_sync_wal",
 ]
 
 DATA_TYPE = "game"
@@ -381,5 +384,11 @@ def get_sync_wal(db_path: Path | str | None = None, *, pending_max: int | None =
     return one_per_process(SyncWAL, SyncWAL, db_path=db_path, pending_max=pending_max)
 
 
+reset_sync_wal = reset_of(SyncWAL)
+
+
 def get_sync_dlq(db_path: Path | str | None = None) -> SyncDeadLetterQueue:
     return one_per_process(SyncDeadLetterQueue, SyncDeadLetterQueue, db_path=db_path)
+
+
+reset_sync_dlq = reset_of(SyncDeadLetterQueue)

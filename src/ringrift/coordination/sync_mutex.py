@@ -11,6 +11,7 @@ from ringrift.data.kv_records import one_per_process
 from ringrift.data.sync.mutex import HOLD_S, WAIT_S, SyncLock, SyncLocks
 from ringrift.engine.ports import KeyValue
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.process import reset_of
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 
@@ -19,6 +20,7 @@ __all__ = [
     "acquire_sync_lock",
     "get_sync_mutex",
     "release_sync_lock",
+    "reset_sync_mutex",
     "sync_lock",
     "sync_lock_required",
 ]
@@ -43,6 +45,9 @@ class SyncMutex(SyncLocks):
 def get_sync_mutex(db_path: Path | str | None = None, *, max_global: int | None = None) -> SyncMutex:
     """Return the locks of this process; they open the engine when they are first used."""
     return one_per_process(SyncMutex, SyncMutex, db_path=db_path, max_global=max_global)
+
+
+reset_sync_mutex = reset_of(SyncMutex)
 
 
 def sync_lock(

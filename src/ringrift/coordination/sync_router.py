@@ -28,13 +28,13 @@ from ringrift.data.sync.plan import (
 )
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.run_reports import reported_slowly
-from ringrift.process import process_scope
+from ringrift.process import process_scope, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.work.shares import split_config
 
-__all__ = ["SyncRouter", "get_sync_router"]
+__all__ = ["SyncRouter", "get_sync_router", "reset_sync_router"]
 
 
 class SyncRouter:
@@ -250,3 +250,6 @@ def _has_room(disk: DiskState | None, size_bytes: int, limit_percent: float) -> 
 def get_sync_router() -> SyncRouter:
     """Return the router of this process."""
     return process_scope().get(SyncRouter, SyncRouter)
+
+
+reset_sync_router = reset_of(SyncRouter)

@@ -16,6 +16,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any, ParamSpec, TypeVar
 
 from ringrift.coordination.handler_base import WiredCoordinator
@@ -40,7 +41,7 @@ from ringrift.coordination.task_lifecycle_coordinator import (
     reset_task_lifecycle_coordinator,
     wire_task_events,
 )
-from ringrift.engine.arguments import check_part
+from ringrift.engine.arguments import check_integer, check_name, check_part, refuse
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.run_reports import reported, reported_health
@@ -209,6 +210,11 @@ class TaskCoordinator(WiredCoordinator):
     async def _store(
         self, task_id: str, task_type: str, node_id: str, pid: int | None, config_key: str
     ) -> RunningTask:
+        check_name("task_id", task_id)
+        check_name("node_id", node_id, empty=True)
+        check_name("config_key", config_key, empty=True)
+        if pid is not None:
+            check_integer("pid", pid, low=1)
         now_s, node = self._runtime.now_s(), node_id or self._runtime.hostname
         task = RunningTask(
             task_id=task_id,
@@ -312,7 +318,8 @@ class TaskCoordinator(WiredCoordinator):
         # bring a task back that has ended meanwhile.
         said, recorded = event.payload, event.source == NAME
         here = recorded and event.origin is not EventSource.CROSS_PROCESS
-        task_id, kind = str(said.get("task_id", "")), task_type_of(str(said.get("task_type", "")))
+        task_id, told_kind = str(said.get("task_id", "")), str(said.get("task_type") or TaskType.OTHER)
+        kind = task_type_of(told_kind)
         node = str(said.get("node_id") or "")
         match event.event_type:
             case "TASK_SPAWNED" if recorded:
@@ -337,7 +344,7 @@ class TaskCoordinator(WiredCoordinator):
             self.admission.started(kind, node)  # a worker's job; the queue itself keeps it
             return
         pid = said.get("pid")
-        known_pid = pid if isinstance(pid, int) else None
+        known_pid = pid if isinstance(pid, int) and pid > 0 else None
         await self._store(task_id, kind, node, known_pid, str(said.get("config_key") or ""))
 
     async def _ended(self, task_id: str, how: str) -> None:
@@ -391,6 +398,9 @@ async def can_spawn_async(task_type: TaskType | str, node_id: str = "") -> tuple
 # Several fit into the time after which a silent task is an orphan.
 HEARTBEAT_S = 60.0
 _FIELDS_SET_HERE = frozenset({"config_key", "start_time"})
+_OPTIONS = ("task_id", "node_id", "board_type", "num_players", "metadata")
+_MISTYPED = 0.85  # how alike two names are of which one is meant for the other
+_PLAYERS_MAX = 10  # no game that can be installed has more
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -420,7 +430,8 @@ def task_context(
     """Be a task for a block, with heartbeats. Without *emit_events* nothing is registered and nothing told.
 
     *options* are the fields of the task: `task_id` (else one is made), `node_id`, `board_type`,
-    `num_players`, `metadata`. Any other is a note of the caller's own, kept in the metadata.
+    `num_players`, `metadata`. Any other is a note of the caller's own, kept in the metadata, unless its name
+    is nearly that of a field: then it is refused.
     """
     runtime, coordinator = system_runtime(), get_task_coordinator()
     task = _new_task(task_type, runtime, **options)
@@ -471,7 +482,7 @@ def coordinate_task(
     **options: Any,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make each call of a function a task; *options* are those of `task_context`, without `task_id`."""
-    _refuse_fixed_id(options)
+    _check_decorated(task_type, options)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -490,7 +501,7 @@ def coordinate_async_task(
     **options: Any,
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
     """Make each call of an asynchronous function a task; *options* are those of `coordinate_task`."""
-    _refuse_fixed_id(options)
+    _check_decorated(task_type, options)
 
     def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
         @functools.wraps(function)
@@ -517,10 +528,22 @@ def _new_task(
     **notes: Any,
 ) -> TaskContext:
     kind = task_type_of(task_type)
-    if task_id is not None and (not isinstance(task_id, str) or not task_id):
-        raise ConfigError(f"task_id is {task_id!r}; it must be text, or nothing for one that is made")
+    if task_id is not None:
+        check_name("task_id", task_id)
+    check_name("node_id", node_id, empty=True)
+    check_name("board_type", board_type, empty=True)
+    check_integer("num_players", num_players, high=_PLAYERS_MAX)
+    if metadata is not None and not (
+        isinstance(metadata, Mapping) and all(isinstance(name, str) for name in metadata)
+    ):
+        refuse("metadata", metadata, "a mapping of names to values")
     if own := _FIELDS_SET_HERE & notes.keys():
         raise ConfigError(f"{min(own)} of a task follows from the others; give board_type and num_players")
+    for note in notes:
+        if near := get_close_matches(note, _OPTIONS, n=1, cutoff=_MISTYPED):
+            raise ConfigError(
+                f"{note} is no option of a task; did you mean {near[0]}? A note so called goes into metadata"
+            )
     return TaskContext(
         task_id=f"{kind.value}-{runtime.new_id()}" if task_id is None else task_id,
         task_type=kind,
@@ -532,9 +555,11 @@ def _new_task(
     )
 
 
-def _refuse_fixed_id(options: Mapping[str, Any]) -> None:
+def _check_decorated(task_type: TaskType | str, options: Mapping[str, Any]) -> None:
+    """Refuse options where the decorator is written, and not at the first call."""
     if "task_id" in options:
         raise ConfigError("every call is a task of its own; give task_id to a task_context in the function")
+    _new_task(task_type, system_runtime(), **options)
 
 
 def _refuse_unless(ok: bool, reason: str) -> None:  # noqa: FBT001 - a pair as it comes

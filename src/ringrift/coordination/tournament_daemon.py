@@ -152,3 +152,6 @@ class TournamentDaemon(AskedDaemon):
 
 def get_tournament_daemon() -> TournamentDaemon:
     return TournamentDaemon.get_instance()
+
+
+reset_tournament_daemon = TournamentDaemon.reset_instance

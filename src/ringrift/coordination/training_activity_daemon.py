@@ -10,7 +10,7 @@ from ringrift.data.plane import DataPlane, OpenPlane
 from ringrift.data.sync.cluster_view import NodeReportCollector
 from ringrift.data.sync.staging import RUNNING, StagingDaemon, StagingNeed, plan_staging
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
+from ringrift.process import process_scope, reset_of
 from ringrift.runtime import Runtime
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "create_staging_daemon",
     "get_training_activity_daemon",
     "plan_staging",
+    "reset_training_activity_daemon",
 ]
 
 
@@ -46,6 +47,9 @@ class TrainingActivityDaemon(StagingDaemon):
 def get_training_activity_daemon() -> TrainingActivityDaemon:
     """Return the daemon of this process; it hears events once it is started."""
     return create_staging_daemon()
+
+
+reset_training_activity_daemon = reset_of(TrainingActivityDaemon)
 
 
 def create_staging_daemon(

@@ -11,7 +11,7 @@ from ringrift.data.plane import DataPlane, OpenPlane
 from ringrift.data.sync.freshness import FreshnessCheck, FreshnessConfig, FreshnessResult, judge_freshness
 from ringrift.engine.blocking import blocking
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
+from ringrift.process import process_scope, reset_of
 
 __all__ = [
     "FreshnessChecker",
@@ -23,6 +23,7 @@ __all__ = [
     "ensure_fresh_data",
     "get_freshness_checker",
     "judge_freshness",
+    "reset_freshness_checker",
 ]
 
 
@@ -45,6 +46,9 @@ TrainingFreshnessChecker = FreshnessChecker
 
 def get_freshness_checker() -> FreshnessChecker:
     return process_scope().get(FreshnessChecker, FreshnessChecker)
+
+
+reset_freshness_checker = reset_of(FreshnessChecker)
 
 
 async def check_freshness_async(board_type: str, num_players: int) -> FreshnessResult:

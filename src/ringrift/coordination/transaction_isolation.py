@@ -22,6 +22,7 @@ from ringrift.data.transactions import (
 )
 from ringrift.engine.blocking import blocking
 from ringrift.errors import Conflict
+from ringrift.process import reset_of
 from ringrift.status import HealthCheckResult
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "begin_merge_transaction",
     "get_transaction_isolation",
     "merge_transaction",
+    "reset_transaction_isolation",
 ]
 
 DAY_S = 86_400.0
@@ -82,6 +84,9 @@ class TransactionIsolation(TransactionLog):
 def get_transaction_isolation(db_path: Path | str | None = None) -> TransactionIsolation:
     """Return the transactions of this process; the first call opens the engine and ends what died."""
     return one_per_process(TransactionIsolation, _open, db_path=db_path)
+
+
+reset_transaction_isolation = reset_of(TransactionIsolation)
 
 
 def _open(db_path: Path | str | None = None) -> TransactionIsolation:

@@ -43,6 +43,7 @@ __all__ = [
     "compute_file_checksum",
     "get_transfer_verifier",
     "quick_verify",
+    "reset_transfer_verifier",
     "verify_transfer",
     "wire_transfer_events",
 ]
@@ -468,6 +469,9 @@ def get_transfer_verifier(
 ) -> TransferVerifier:
     """Return the verifier of this process."""
     return one_per_process(TransferVerifier, TransferVerifier, db_path=db_path, quarantine_dir=quarantine_dir)
+
+
+reset_transfer_verifier = TransferVerifier.reset_instance
 
 
 def wire_transfer_events(router: UnifiedEventRouter | None = None) -> TransferVerifier:

@@ -128,6 +128,11 @@ class Registrar:
             raise ConfigError(f"{daemon_type} cannot be registered: {error}") from None
         if wrong := row_faults(spec):
             raise ConfigError(f"{daemon_type} cannot be registered: {wrong[0]}")
+        # Two that wait for each other would never start, and only a start that ran out of time would tell.
+        if cycle := graph.find_cycle_through(self._registry, spec):
+            raise graph.DependencyValidationError(
+                f"{daemon_type} cannot be registered: daemons depend on each other: {' -> '.join(cycle)}"
+            )
         unit = self._unit(spec, factory, **policy)
         unit.is_own = True
         self._registry.add(spec)

@@ -301,6 +301,13 @@ def find_cycle(registry: Registry, types: Collection[DaemonType]) -> list[Daemon
     return []
 
 
+def find_cycle_through(registry: Registry, spec: DaemonSpec) -> list[DaemonType]:
+    """Return the members of a cycle that *spec* would close as a row of *registry*; empty for none."""
+    rows = Registry([spec, *(row for row in registry if row.daemon_type != spec.daemon_type)])
+    cycle = find_cycle(rows, [row.daemon_type for row in rows])
+    return cycle if spec.daemon_type in cycle else []
+
+
 def validate_dependency_graph(
     registry: Registry, types: Collection[DaemonType], running: Collection[DaemonType] = ()
 ) -> None:

@@ -7,6 +7,7 @@ that is locked or too slow to be checked in time, is busy, which says nothing ab
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import secrets
@@ -85,7 +86,7 @@ def compute_file_checksum(path: Path | str, algorithm: str = "sha256") -> str:
         raise ConfigError(f"no checksum is called {algorithm!r}; there are: {', '.join(ALGORITHMS)}")
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             before = os.fstat(file.fileno())
             digest = hashlib.file_digest(file, algorithm).hexdigest()
             after = path.stat()
@@ -93,6 +94,10 @@ def compute_file_checksum(path: Path | str, algorithm: str = "sha256") -> str:
         raise FileMissing(path, error) from error
     except OSError as error:
         raise FileUnreadable(path, error) from error
+    except Corrupt as error:  # a folder, or a pipe, which would never end
+        number = errno.EISDIR if path.is_dir() else errno.EINVAL
+        why = os.strerror(number) if path.is_dir() else error.found
+        raise FileUnreadable(path, OSError(number, why)) from error
     if (before.st_ino, before.st_size, before.st_mtime_ns) != (
         after.st_ino,
         after.st_size,

@@ -374,6 +374,6 @@ def one_per_process(kind: type[T], make: Callable[..., T], **given: Any) -> T:
         told = f"{name}={before[name]!r}" if name in before else f"its own {name}"
         raise ConfigError(
             f"this process has a {kind.__name__} already, made with {told}; make another one with "
-            f"{kind.__name__}({name}=...), or drop it first (process_scope().drop)"
+            f"{kind.__name__}({name}=...), or drop it first with the reset_*() beside its getter"
         )
     return found

@@ -74,6 +74,9 @@ def check_database(what: str, path: object) -> Path | None:
         refuse(what, path, "the path of a database file, or left out")
     if Path(path).is_dir():
         raise ConfigError(f"{path} is a folder; name the database file in it")
+    # Opening a pipe would wait for somebody who writes to it.
+    if Path(path).exists() and not Path(path).is_file():
+        raise ConfigError(f"{path} is no plain file; name a database file")
     return Path(path)
 
 

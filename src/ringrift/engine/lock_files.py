@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringrift.errors import StorageReadOnly, Unavailable
+from ringrift.errors import Corrupt, StorageReadOnly, Unavailable
 from ringrift.files import make_folders, open_private
-from ringrift.settings import Settings
+from ringrift.foreign_files.paths import read_regular
+from ringrift.process_identity import is_alive
+from ringrift.settings import Settings, get_settings
 
 
 class LockFile:
@@ -127,3 +129,47 @@ def _try_slot(folder: Path, name: str, number: int) -> InstanceSlot | None:
 
 def _file_safe(text: str) -> str:
     return "".join(character if character.isalnum() or character in "._-" else "_" for character in text)[:60]
+
+
+# What others read of the PID file: whether a master loop runs on the data folder.
+#
+# A number whose process is gone, or began at another time than the file says (the number was given out
+# again), is a stale file.
+
+
+PID_FILE = "master_loop.pid"
+# The file holds a few words; a larger one is not ours, and is not read.
+PID_BYTES_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class MasterLoop:
+    """The process that the PID file names."""
+
+    pid: int
+    began_s: float | None  # None: the file was written by something that does not tell
+    profile: str = ""  # of its daemons; empty: it does not tell
+
+    @property
+    def is_alive(self) -> bool:
+        return is_alive(self.pid, self.began_s)
+
+
+def pid_file() -> Path:
+    return get_settings().coordination_dir / PID_FILE
+
+
+def read_master_loop(path: Path | None = None) -> MasterLoop | None:
+    """Return what the file says; None if there is no file, or nothing that names a process in it."""
+    try:
+        words = read_regular(path or pid_file(), bytes_max=PID_BYTES_MAX).decode().split()
+        began_s = float(words[1]) if len(words) > 1 else None
+        return MasterLoop(int(words[0]), began_s, words[2] if len(words) > 2 else "")
+    except (FileNotFoundError, Corrupt, ValueError, IndexError):
+        return None
+
+
+def is_master_loop_running(path: Path | None = None) -> bool:
+    """Whether the file names a live process."""
+    found = read_master_loop(path)
+    return found is not None and found.is_alive

@@ -216,6 +216,21 @@ def get_engine_blocking() -> Engine:
     return shared_engine().get()
 
 
+def _config_at(path: Path, settings: Settings) -> SqliteConfig:
+    """Of a database that somebody named by its path: all that is kept beside it has its name."""
+    return replace(
+        SqliteConfig.from_settings(settings),
+        database=path,
+        blob_dir=path.with_name(f"{path.name}.blobs"),
+        may_begin_in_empty_file=True,
+    )
+
+
+async def open_engine_at(path: Path, settings: Settings, runtime: Runtime) -> Engine:
+    """Open an engine of the caller's own on a database file; what else is in its folder is not touched."""
+    return await asyncio.to_thread(open_sqlite, _config_at(path, settings), runtime)
+
+
 class EnginesByPath:
     """Engines that somebody named by the path of their database, one for each in this process."""
 
@@ -224,9 +239,7 @@ class EnginesByPath:
         self._engines: dict[Path, SharedEngine] = {}
 
     def at(self, path: Path) -> Engine:
-        config = SqliteConfig(
-            database=path, blob_dir=path.with_name(f"{path.name}.blobs"), may_begin_in_empty_file=True
-        )
+        config = _config_at(path, get_settings())
         with self._lock:
             shared = self._engines.setdefault(path, SharedEngine(lambda: config))
         return shared.get()

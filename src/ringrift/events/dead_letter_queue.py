@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from ringrift.engine.arguments import check_database
 from ringrift.errors import RingRiftError, described
 from ringrift.events.dead_letter_store import (
     ABANDONED,
@@ -70,7 +71,8 @@ class DeadLetterQueue(SingletonMixin):
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self.db_path = Path(get_settings().dlq_path if db_path is None else db_path)
+        named = get_settings().dlq_path if db_path is None else db_path
+        self.db_path = Path(check_database("db_path", named) or named)
         self.max_retries = max_retries
         self.base_backoff, self.max_backoff = base_backoff_seconds, max_backoff_seconds
         self._router, self._runtime = router, runtime or system_runtime()

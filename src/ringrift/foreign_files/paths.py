@@ -6,6 +6,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -47,7 +48,7 @@ def is_plain_file(path: Path) -> bool:
         return False
 
 
-def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+def open_regular(path: Path, *, follow: bool = True) -> BufferedReader:
     """Open a file to read. What is no plain file is refused with `Corrupt` at once, even a pipe.
 
     Without *follow*, a link is refused too: for folders into which others write. Raises `OSError` as `open`.

@@ -10,13 +10,16 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
 from types import UnionType
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ringrift.decoding import convert_to
+from ringrift.engine.arguments import check_flag, check_name, check_text
 from ringrift.engine.encoding import decode_entry
+from ringrift.engine.limits import ERROR_CHARS_MAX
 from ringrift.engine.ports import Engine, KeyValue, NewWork
-from ringrift.errors import AlreadyExists, Conflict
+from ringrift.errors import AlreadyExists, ConfigError, Conflict
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.records import Match, Model, ModelState
 from ringrift.learning.facts.results import WEIGHTS_SUFFIX
@@ -451,6 +454,37 @@ class TuningStore:
 # run follows the search and writes what it showed into the facts.
 
 
+class SearchChoices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a caller may choose of the job `tune`, within the limits of the job; the rest the order says."""
+
+    subject: Literal["auto", "search", "heuristic"] = "auto"
+    c_scale: Annotated[float, msgspec.Meta(ge=0)] = 0
+    c_visit: Annotated[float, msgspec.Meta(ge=0)] = 0
+    considered: Annotated[int, msgspec.Meta(ge=1)] = 1
+    rescale: bool = True
+    trials: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
+    population: Annotated[int, msgspec.Meta(ge=4, le=256)] = 4
+    generations: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
+    games: Annotated[int, msgspec.Meta(ge=2)] = 2
+    verify_games: Annotated[int, msgspec.Meta(ge=0)] = 0
+    simulations: Annotated[int, msgspec.Meta(ge=2)] = 2
+    rows: Annotated[int, msgspec.Meta(ge=0)] = 0
+    preset: str = ""
+    presets: tuple[str, ...] = ()
+    spread: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1
+    quick: bool = True
+    hold_out: Annotated[float, msgspec.Meta(gt=0, le=0.5)] = 0.5
+    lr: Annotated[float, msgspec.Meta(gt=0)] = 1
+    batch: Annotated[int, msgspec.Meta(ge=1)] = 1
+    weight_decay: Annotated[float, msgspec.Meta(ge=0)] = 0
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
+    heartbeat_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 1
+    log_level: str = ""
+
+
+_SET_BY_THE_ORDER = frozenset({"config", "kind", "out", "samples", "model"})
 NAME_DIGITS = 10
 PRIORITY = 80  # above self-play, which always waits in line, and below all else that the loop needs
 
@@ -465,6 +499,23 @@ class Search:
     automatic: bool = False
     run_id: str | None = None
     params: dict[str, Any] = field(default_factory=dict)  # of the job, instead of its own defaults
+    own_program: bool = False  # a program of the user's own searches, with the parameters that it likes
+
+    def __post_init__(self) -> None:
+        check_name("config_key", self.config)
+        check_text("reason", self.reason, chars_max=ERROR_CHARS_MAX, empty=True)
+        check_flag("automatic", self.automatic)
+        if self.run_id is not None:
+            check_name("run_id", self.run_id)
+        if taken := _SET_BY_THE_ORDER & self.params.keys():
+            raise ConfigError(f"{min(taken)} of a search follows from its config and cannot be chosen")
+        if self.own_program:
+            return
+        try:
+            # As the job does, which would refuse it much later, and hold up other searches until then.
+            convert_to(self.params, SearchChoices, strict=False)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"a search cannot be ordered so: {error}") from None
 
 
 async def order_search(

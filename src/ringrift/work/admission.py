@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ringrift.engine.arguments import check_part
+from ringrift.engine.arguments import check_name, check_part
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine
 from ringrift.engine.run_reports import reported
@@ -93,6 +93,7 @@ class TaskAdmission:
 
     async def question(self, task_type: TaskType, node: str, *, for_safeguards: bool = False) -> Question:
         """All that is known about starting a task of *task_type* on *node* now."""
+        check_name("node_id", node, empty=True)
         node = node or self._at.runtime.hostname
         seen, now_s = await self._look(), self._at.runtime.now_s()
         here = self.is_this_machine(node)

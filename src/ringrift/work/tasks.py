@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from ringrift.decoding import decode_as
+from ringrift.engine.arguments import check_name
 from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.opening import engine_on_demand, shared_kv
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue, WorkState
@@ -64,7 +65,8 @@ INTENSIVE_TYPES = frozenset(
 
 
 def task_type_of(kind: str) -> TaskType:
-    """The type of a job kind or of a written type; what is neither is OTHER."""
+    """The type of a job kind or of a written type; text that is neither is OTHER."""
+    check_name("task_type", kind)
     return _OF_KIND.get(kind, TaskType.OTHER)
 
 

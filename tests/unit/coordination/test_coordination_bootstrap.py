@@ -200,6 +200,16 @@ def test_options_of_a_second_call_are_honored():
     assert shutdown_coordination()["failed"] == 0
 
 
+def test_a_wrong_answer_to_whether_they_are_listed_is_refused_before_anything_starts():
+    with pytest.raises(ConfigError, match="register_with_registry"):
+        bootstrap_coordination(register_with_registry="no")
+    with pytest.raises(ConfigError, match="register_with_registry"):
+        asyncio.run(start_coordination(register_with_registry=0))
+    with pytest.raises(ConfigError, match="require_master_loop"):
+        bootstrap_coordination(require_master_loop="no")
+    assert not get_bootstrap_status()["initialized"]
+
+
 def test_coordinators_are_listed_for_others_as_the_last_call_that_says_so_asks():
     bootstrap_coordination(register_with_registry=False)
     assert get_coordinator("health_manager") is None

@@ -21,7 +21,7 @@ from ringrift.coordination.orchestrator_registry import (
     acquire_orchestrator_role,
     release_orchestrator_role,
 )
-from ringrift.coordination.task_coordinator import TaskType
+from ringrift.coordination.task_coordinator import TaskCoordinator, TaskType
 from ringrift.coordination.tracing import new_trace, with_trace
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, Conflict, ForeignFile, Unavailable
@@ -79,6 +79,27 @@ def test_a_mistake_of_the_caller_is_raised():
         helpers.safe(refuse, lambda reason: None)()
     with pytest.raises(TypeError):
         helpers.can_spawn_safe()
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "named"),
+    [
+        ("register_task_safe", ("", "selfplay"), "task_id"),
+        ("register_task_safe", (5, "selfplay"), "task_id"),
+        ("register_task_safe", ("t", 5), "task_type"),
+        ("register_task_safe", ("t", "selfplay", 5), "node_id"),
+        ("register_task_safe", ("t", "selfplay", "n", "x"), "pid"),
+        ("register_task_safe", ("t", "selfplay", "n", 1, 5), "config_key"),
+        ("can_spawn_safe", (5, "n"), "task_type"),
+        ("can_spawn_safe", ("", "n"), "task_type"),
+        ("can_spawn_safe", ("selfplay", 5), "node_id"),
+        ("check_before_spawn_safe", (5, "n"), "task_type"),
+    ],
+)
+def test_a_wrong_argument_of_a_task_is_refused_by_name_and_nothing_is_stored(call, arguments, named):
+    with pytest.raises(ConfigError, match=f"{named} is .*; it must be"):
+        getattr(helpers, call)(*arguments)
+    assert TaskCoordinator.get_instance().get_tasks() == []
 
 
 def test_every_safe_variant_has_the_name_of_its_call():

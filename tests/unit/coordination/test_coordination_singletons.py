@@ -1,7 +1,12 @@
 """Every class of the public API that has one instance per process gives, keeps and drops it the same way."""
 
+import ast
+import importlib
+from pathlib import Path
+
 import pytest
 
+from ringrift import coordination
 from ringrift.coordination.cluster_manifest import (
     ClusterManifest,
     get_cluster_manifest,
@@ -20,6 +25,7 @@ from ringrift.coordination.task_lifecycle_coordinator import (
 )
 from ringrift.coordination.unified_health_manager import UnifiedHealthManager, get_health_manager
 from ringrift.errors import ConfigError
+from size_ceilings import process_getters_in
 
 GETTERS = {
     ClusterManifest: get_cluster_manifest,
@@ -62,3 +68,54 @@ def test_an_argument_for_an_instance_that_is_there_is_refused(kind):
     GETTERS[kind]()
     with pytest.raises(ConfigError, match=f"{kind.__name__} already"):
         kind.get_instance("another")
+
+
+# What these give lives as long as the run, the bootstrap or the engine does, which end it; or is no object.
+ENDED_WITH_OTHERS = {
+    "get_data_plane",
+    "get_emergency_stop",  # a reset of it would sound like the end of an emergency
+    "get_initialiser",
+    "get_loop_waker",
+    "get_open_run",
+    "get_situations",
+    "get_stage_members",
+    "get_system_health",
+    "get_task_admission",
+}
+# The getters that ask another one for the object.
+BY_ANOTHER = {"training_activity_daemon.get_training_activity_daemon"}
+OWN_GETTERS = sorted(
+    BY_ANOTHER
+    | {
+        f"{path.stem}.{name}"
+        for path in Path(coordination.__file__).parent.glob("*.py")
+        for name in process_getters_in(ast.parse(path.read_text()))
+        if name not in ENDED_WITH_OTHERS
+    }
+)
+
+
+@pytest.mark.parametrize("path", OWN_GETTERS)
+def test_every_getter_of_an_object_of_the_process_has_its_reset_beside_it(path):
+    module_name, _, name = path.partition(".")
+    module = importlib.import_module(f"ringrift.coordination.{module_name}")
+    get, reset = getattr(module, name), getattr(module, name.replace("get_", "reset_", 1), None)
+    assert reset is not None, f"{path} has no reset_{name.removeprefix('get_')}"
+    exported = getattr(module, "__all__", None)
+    assert exported is None or (name in exported) == (name.replace("get_", "reset_", 1) in exported)
+    first = get()
+    assert get() is first
+    reset()
+    assert get() is not first
+    reset()
+
+
+def test_after_a_reset_other_options_are_taken(tmp_path):
+    module = importlib.import_module("ringrift.coordination.sync_durability")
+    module.get_sync_wal(tmp_path / "one.db")
+    with pytest.raises(ConfigError, match="reset_"):
+        module.get_sync_wal(tmp_path / "other.db")
+    assert module.reset_sync_wal() is not None
+    assert module.get_sync_wal(tmp_path / "other.db") is module.get_sync_wal()
+    assert module.reset_sync_wal() is not None
+    assert module.reset_sync_wal() is None

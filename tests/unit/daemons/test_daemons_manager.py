@@ -40,6 +40,22 @@ def test_a_name_stands_for_its_daemon_and_an_unknown_one_for_none() -> None:
     in_simulation(main)
 
 
+def test_daemons_that_would_wait_for_each_other_are_refused_by_their_names_when_the_last_is_registered() -> (
+    None
+):
+    async def main() -> None:
+        manager = make_manager()
+        manager.register_factory(MINE, Steady(), depends_on=[NEEDED])
+        manager.register_factory(NEEDED, Steady(), depends_on=[OTHER])
+        with pytest.raises(ConfigError, match=r"depend on each other: .*mine.*needed.*other"):
+            manager.register_factory(OTHER, Steady(), depends_on=[MINE])
+        manager.register_factory(OTHER, Steady())
+        assert await manager.start(MINE, wait_for_deps=True)
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
 def test_a_start_before_its_dependency_waits_for_it_and_says_so() -> None:
     async def main() -> None:
         manager = make_manager()
@@ -209,11 +225,11 @@ def test_start_all_refuses_a_graph_that_cannot_start() -> None:
     async def main() -> None:
         manager = make_manager()
         manager.register_factory(NEEDED, Steady(), depends_on=[MINE])
-        manager.register_factory(MINE, Steady(), depends_on=[NEEDED])
-        with pytest.raises(DependencyValidationError, match="neither listed nor running"):
-            await manager.start_all([MINE])
         with pytest.raises(DependencyValidationError, match="needed -> mine"):
-            await manager.start_all([MINE, NEEDED])
+            manager.register_factory(MINE, Steady(), depends_on=[NEEDED])
+        manager.register_factory(MINE, Steady())
+        with pytest.raises(DependencyValidationError, match="neither listed nor running"):
+            await manager.start_all([NEEDED])
         with pytest.raises(ValueError, match="coordinator, training_node"):
             await manager.start_profile("nonsense")
         await manager.shutdown()

@@ -118,6 +118,39 @@ async def test_games_that_were_asked_for_leave_first_and_are_done_when_they_arri
     assert {each.game_id for each in await records.pending(10)} == {"other", "gone"}
 
 
+async def test_a_node_that_leaves_brings_out_first_what_was_asked_for_by_the_name_of_its_file():
+    world = world_of("a", "b")
+    games = [await world.make(f"games-{n}.db".encode(), "vast-1", games=10) for n in range(4)]
+    safe = await world.make(b"safe.db", "vast-1", "b", games=10)
+    guard, records = guard_of(world, "vast-1"), EphemeralRecords(world.planes["a"].kv)
+    order, send = [], world.planes["vast-1"].transfers.send
+
+    async def watched(node, artifacts, **terms):
+        order.extend(each.digest for each in artifacts)
+        return await send(node, artifacts, **terms)
+
+    world.planes["vast-1"].transfers.send = watched
+    await asyncio.to_thread(guard.queue_write_through, "g3", "vast-1", "games-3.db", 5)
+    await asyncio.to_thread(guard.queue_write_through, "g2", "vast-1", "/data/games/games-2.db", 10)
+    await asyncio.to_thread(guard.queue_write_through, "safe", "vast-1", safe.name)
+    await asyncio.to_thread(guard.queue_write_through, "later", "vast-1", "not-sealed-yet.db")
+    await asyncio.to_thread(guard.queue_write_through, "nameless", "vast-1")
+    status = await asyncio.to_thread(guard.get_status)
+    assert (status["pending_write_throughs"], status["write_throughs_without_file"]) == (4, 2)
+    await world.make(b"not-sealed-yet.db", "vast-1", games=10)
+    await guard.leave()
+    assert order[:2] == [games[2].digest, games[3].digest]
+    assert [each.game_id for each in await records.pending(10)] == ["nameless"]
+
+
+def test_a_write_through_of_nothing_is_refused():
+    guard = get_ephemeral_guard()
+    for wrong in (("", "vast-9"), ("g1", ""), ("g1", "vast-9", 5), ("g1", "vast-9", "x.db", "high")):
+        with pytest.raises(ConfigError):
+            guard.queue_write_through(*wrong)
+    assert guard.get_pending_write_throughs() == []
+
+
 async def test_an_evacuation_that_fails_says_so():
     world = world_of("a", "b")
     await world.make(b"games", "vast-1", games=10)

@@ -203,6 +203,9 @@ def test_a_checksum_of_no_file_is_the_error_that_every_program_expects(tmp_path)
     assert "try again" not in str(missing.value)
     with pytest.raises(OSError, match="Is a directory"):
         compute_file_checksum(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="pipe: it is no plain file"):
+        compute_file_checksum(tmp_path / "pipe")
 
 
 def test_a_write_that_fails_leaves_the_old_file(tmp_path):

@@ -113,7 +113,16 @@ async def test_it_takes_the_sync_lock_of_each_host():
 def test_it_is_made_alone_under_its_documented_name():
     assert sync_bandwidth.BatchRsync is BatchRsync
     assert BatchRsync().run() == []
-    for wrong in ({"max_concurrent": 0}, {"priority": "soon"}, {"bandwidth_limit_mbps": 0}):
+    for wrong in (
+        {"max_concurrent": 0},
+        {"max_concurrent": "3"},
+        {"max_concurrent": True},
+        {"priority": "soon"},
+        {"priority": ["high"]},
+        {"bandwidth_limit_mbps": 0},
+        {"bandwidth_limit_mbps": "100"},
+        {"plane": "text"},
+    ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             BatchRsync(**wrong)
     with pytest.raises(ConfigError, match="no digest"):

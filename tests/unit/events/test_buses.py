@@ -1,6 +1,7 @@
 """The bus names are views of one router: each subscriber gets each event once, whichever name it used."""
 
 import asyncio
+import os
 import sqlite3
 from collections import Counter
 from contextlib import closing
@@ -29,7 +30,7 @@ from ringrift.coordination.event_mappings import StageCompletionResult, StageEve
 from ringrift.coordination.event_router import get_router
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import LogEvent
-from ringrift.errors import Unavailable
+from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.catalog.event_types import DataEventType
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import system_runtime
@@ -204,6 +205,38 @@ def queue(tmp_path):
     queue = CrossProcessEventQueue(tmp_path / "events.db")
     yield queue
     queue.close()
+
+
+def test_a_queue_in_a_shared_folder_touches_nothing_there_but_its_own_files(tmp_path):
+    shared = tmp_path / "shared"
+    theirs = [shared, shared / "logs", shared / "logs" / "app.log", shared / "events.txt", shared / "a_token"]
+    for path in theirs:
+        path.write_text("theirs") if path.suffix or path.name == "a_token" else path.mkdir()
+        path.chmod(0o775)
+    queue = CrossProcessEventQueue(shared / "events.db")
+    queue.publish("MY_EVENT", {})
+    poller = CrossProcessEventPoller("worker", ["CUSTOM"], db_path=shared / "events.db")
+    poller.register_handler("CUSTOM", lambda event: None)
+    poller.start()
+    poller.stop()
+    queue.close()
+    assert (shared / "events.db.readers" / "instances").is_dir()  # two readers of one log must meet there
+    assert [path.stat().st_mode & 0o777 for path in theirs] == [0o775] * len(theirs)
+    ours = set(shared.iterdir()) - set(theirs)
+    assert all(path.name.startswith("events.db") for path in ours), ours
+    assert [path.stat().st_mode & 0o077 for path in ours] == [0] * len(ours)
+
+
+def test_a_queue_takes_an_empty_file_and_refuses_what_can_be_no_database(tmp_path):
+    (tmp_path / "empty.db").touch()
+    queue = CrossProcessEventQueue(tmp_path / "empty.db")
+    assert queue.publish("MY_EVENT", {}) == 1
+    queue.close()
+    with pytest.raises(ConfigError, match="is a folder; name the database file in it"):
+        CrossProcessEventQueue(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="is no plain file; name a database file"):
+        CrossProcessEventQueue(tmp_path / "pipe")
 
 
 def test_poll_and_acknowledge(queue):

@@ -20,7 +20,7 @@ from ringrift.coordination.dead_letter_queue import (
     run_retry_daemon,
 )
 from ringrift.coordination.event_router import get_router
-from ringrift.errors import Corrupt, ForeignFile, SchemaTooNew
+from ringrift.errors import ConfigError, Corrupt, ForeignFile, SchemaTooNew
 from ringrift.events.dead_letter_store import STORED
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import SystemRuntime
@@ -564,3 +564,11 @@ async def test_the_retry_daemon_runs_until_cancelled(dlq):
     with pytest.raises(asyncio.CancelledError):
         await task
     assert create_dlq_retry_daemon(dlq, max_attempts=3)._dlq.max_retries == 3
+
+
+def test_a_folder_is_refused_when_the_queue_is_made_whoever_named_it(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="is a folder; name the database file in it"):
+        DeadLetterQueue(tmp_path)
+    monkeypatch.setenv("RINGRIFT_DLQ_PATH", str(tmp_path))
+    with pytest.raises(ConfigError, match="is a folder; name the database file in it"):
+        DeadLetterQueue()

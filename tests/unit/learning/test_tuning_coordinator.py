@@ -22,11 +22,14 @@ from ringrift.coordination.optimization_coordinator import (
     why_not,
     wire_optimization_events,
 )
-from ringrift.errors import Conflict
+from ringrift.errors import ConfigError, Conflict
 from ringrift.events.catalog.table import CATALOG
+from ringrift.jobs.tuning.trials import TuneParams
 from ringrift.learning.facts.facts import Noted
-from ringrift.learning.tuning import Search, TuningStore, order_search, tuned_search
+from ringrift.learning.tuning import Search, SearchChoices, TuningStore, order_search, tuned_search
+from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
+from ringrift.settings import JobSettings, get_settings
 from ringrift.work.job.protocol import read_order
 from ringrift.work.worker.records import RunningRecord, running_key
 
@@ -167,6 +170,78 @@ def test_one_at_a_time_and_a_pause_between_two():
         assert (await begin("cmaes", "square8_2p")).run_id != first.run_id
 
     in_world(scenario)
+
+
+@pytest.mark.parametrize("kind", ["cmaes", "nas", "pbt", "halving"])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"generations": -1}, "generations"),
+        ({"population": "many"}, "population"),
+        ({"bogus": 1}, "bogus"),
+        ({"out": "/tmp/x"}, "out"),
+        ({"samples": ["/etc/passwd"]}, "samples"),
+        ({"reason": 5}, "reason"),
+        ({"config": 5}, "config_key"),
+        ({"run_id": 5}, "run_id"),
+    ],
+)
+def test_what_no_search_can_do_is_refused_before_it_is_ordered(kind, wrong, told):
+    async def scenario(world):
+        world.samples()
+        with pytest.raises(ConfigError, match=told):
+            await world.coordinator.begin(kind, **{"config": "square8_2p", **wrong})
+        assert await world.coordinator.runs() == []
+
+    in_world(scenario)
+
+
+def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are():
+    async def scenario(world):
+        with pytest.raises(ConfigError, match="cmaes, halving, pbt, nas"):
+            await world.coordinator.begin("grid", "square8_2p")
+
+    in_world(scenario)
+
+
+def test_an_event_that_asks_for_what_no_search_can_do_is_refused_with_the_reason():
+    async def scenario(world):
+        asked = {"config_key": "square8_2p", "run_id": "r", "reason": "", "generations": -1}
+        await world.ear.router.publish("CMAES_TRIGGERED", asked, "somebody")
+        assert await world.coordinator.runs() == []
+        assert "generations" in world.coordinator.last_refusal
+
+    in_world(scenario)
+
+
+def test_a_program_of_the_users_own_searches_with_what_it_likes(monkeypatch):
+    job = JobSettings(kind="tune", command=("mine",))
+    settings = dataclasses.replace(get_settings(), jobs=(job,))
+    process_scope().put(type(settings), settings)
+
+    async def scenario(world):
+        run = await world.coordinator.begin("cmaes", "square8_2p", depth=3)
+        assert run.params["depth"] == 3
+        await world.whole(best_params={}, best_score=0.5, improved=False)
+        await world.runtime.sleep(400.0)
+        with pytest.raises(ConfigError, match="out"):
+            await world.coordinator.begin("cmaes", "square8_2p", out="/tmp/x")
+
+    in_world(scenario)
+
+
+def test_what_a_caller_may_choose_is_what_the_job_takes_within_the_same_limits():
+    def types(struct):
+        fields = msgspec.inspect.type_info(struct).fields
+        return {field.name: field.type for field in fields}
+
+    def bare(kind):
+        return kind.type if isinstance(kind, msgspec.inspect.Metadata) else kind
+
+    chosen, taken = types(SearchChoices), types(TuneParams)
+    set_by_the_order = {"config", "kind", "out", "samples", "model"}
+    assert chosen.keys() == taken.keys() - set_by_the_order
+    assert {name: bare(kind) for name, kind in chosen.items()} == {name: bare(taken[name]) for name in chosen}
 
 
 def test_a_search_needs_something_to_train_on():

@@ -98,11 +98,39 @@ async def test_an_async_block_is_registered_under_the_id_that_it_names(told):
         assert running.task_id == "sync-of-monday"
 
 
-@pytest.mark.parametrize("wrong", [{"task_id": ""}, {"task_id": 5}, {"config_key": "hex8_2p"}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"task_id": ""},
+        {"task_id": 5},
+        {"config_key": "hex8_2p"},
+        {"num_players": "two", "board_type": "hex8"},
+        {"num_players": True},
+        {"board_type": 8},
+        {"node_id": 5},
+        {"metadata": "x"},
+        {"metadata": {1: "x"}},
+        {"bord_type": "hex8"},
+        {"num_player": 2},
+    ],
+)
 def test_an_option_that_cannot_have_an_effect_is_refused(told, wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))), task_context("sync", **wrong):
         raise AssertionError("must not run")
     assert told == []
+
+
+@pytest.mark.parametrize("decorator", [coordinate_task, coordinate_async_task])
+def test_a_wrong_option_of_a_decorator_is_refused_where_it_is_written(decorator):
+    with pytest.raises(ConfigError, match="num_players"):
+        decorator("sync", board_type="hex8", num_players="two")
+    with pytest.raises(ConfigError, match="task_type"):
+        decorator("")
+
+
+def test_a_mistyped_option_is_told_by_the_name_that_it_must_have_meant():
+    with pytest.raises(ConfigError, match=r"num_player .*did you mean num_players\?"):
+        coordinate_task("sync", num_player=2)
 
 
 def test_one_id_for_all_calls_of_a_function_is_refused():

@@ -128,7 +128,13 @@ def tune(
         if config is None:
             _list(*ask_engine(_read_all), as_json)
             return
-        search = Search(kind=OptimizationType(kind), config=config, reason=reason, params=_params(given))
+        search = Search(
+            kind=OptimizationType(kind),
+            config=config,
+            reason=reason,
+            params=_params(given),
+            own_program=bool(get_settings().job("tune").command),
+        )
         if here:
             result = change_engine(lambda engine: _search_here(engine, search, quiet=as_json))
             _show_result(config, kind, result, as_json)

@@ -21,10 +21,11 @@ from ringrift.daemons.running import call_async
 from ringrift.data.artifacts import Artifact
 from ringrift.data.kv_records import KvRecords, for_each, kv_of
 from ringrift.data.transfer.contract import DeliveryEnd
+from ringrift.engine.blocking import blocking
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import HealthCheckResult
+from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.backpressure import DELIVERIES
 
 DAY_S = 86_400.0
@@ -324,6 +325,8 @@ class DeliveryLedger:
         if stats["in_flight"] > IN_FLIGHT_MAX:
             return HealthCheckResult.degraded(f"{stats['in_flight']} are on their way at once", **stats)
         return HealthCheckResult.ok("", **stats)
+
+    health_check = told_by_store(blocking(check))
 
     async def _change(self, name: str, step: Callable[[DeliveryRecord], DeliveryRecord]) -> DeliveryRecord:
         def checked(found: DeliveryRecord | None) -> DeliveryRecord:

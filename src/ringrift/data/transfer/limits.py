@@ -27,6 +27,7 @@ from ringrift.engine.run_reports import reported
 from ringrift.engine.waiting import entry_changed
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.status import HealthCheckResult, told_by_store
 
 __all__ = ["BandwidthAllocation", "BandwidthLimits", "BandwidthManager"]
 
@@ -491,3 +492,11 @@ class BandwidthManager:
             "bytes_transferred": moved,
             "mean_kbps": moved / seconds / 1000 if seconds else 0.0,
         }
+
+    @told_by_store
+    def health_check(self) -> HealthCheckResult:
+        stats = self.get_stats()
+        if stats["used_kbps"] > stats["total_kbps"]:
+            why = f"{stats['used_kbps']} kbit/s are given out, and the limit is {stats['total_kbps']} by now"
+            return HealthCheckResult.degraded(why, **stats)
+        return HealthCheckResult.ok("", **stats)

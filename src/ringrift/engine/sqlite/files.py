@@ -39,6 +39,7 @@ from ringrift.files import (
     rename_file,
     sync_folder,
 )
+from ringrift.foreign_files.paths import open_regular
 
 # Making, checking and connecting to the database file.
 #
@@ -85,7 +86,8 @@ def create_if_absent(config: SqliteConfig, migrations: Sequence[Migration]) -> b
     path = config.database
     make_private_folder(path.parent)
     if path.exists():
-        close_to_others(path.parent.glob(f"{path.name}*"))
+        # The file and what we keep beside it, not `games.txt` for a database that is called `games`.
+        close_to_others((path, *path.parent.glob(f"{path.name}[-.]*")))
         return False
     if not config.may_begin_among_files:
         check_not_lost(path, config.blob_dir)
@@ -192,7 +194,7 @@ def _is_running(pid: int) -> bool:
 
 def check_ours(path: Path) -> None:
     """Raise unless the header says that this database is ours; reads only, without SQLite."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:  # opening a pipe would wait for somebody who writes to it
         header = file.read(_HEADER_BYTES)
         size = os.fstat(file.fileno()).st_size
     if not header:
