@@ -168,9 +168,9 @@ async def test_row_21_shards_that_a_worker_played_are_merged_by_a_worker_game_by
         await daemon._run_cycle()
         # Beside it lies the sealed record of the job.
         (merged,) = [each["digest"] for each in done.result["artifacts"] if each["kind"] == "shard"]
-        heirs = await plane.heirs()
-        assert {each.heir for each in heirs.values()} == {merged}
-        assert set(heirs) == {each.digest for each in small}
+        successors = await plane.successors()
+        assert {each.successor for each in successors.values()} == {merged}
+        assert set(successors) == {each.digest for each in small}
         games = [game for each in small for game in await games_in(plane, each.digest)]
         assert len(set(games)) == 12
         assert sorted(await games_in(plane, merged)) == sorted(games)

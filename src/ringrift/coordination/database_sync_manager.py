@@ -169,10 +169,10 @@ class RecordSync:
         self.counts.published += await plane.manifest.register([card])
         await plane.note_copy(digest, "records", verified_s=now_s)
         for old in former:  # merging only adds: what an older snapshot held is in this one
-            heir = Successor(
-                digest=old.digest, heir=digest, reason="a newer snapshot of the same records", at_s=now_s
+            successor = Successor(
+                digest=old.digest, successor=digest, reason="a newer snapshot of the same records", at_s=now_s
             )
-            await DeletionRecords(plane.kv).name_successor(heir)
+            await DeletionRecords(plane.kv).name_successor(successor)
         return card
 
     async def _take_over(self, view: ManifestView, snapshot: Artifact) -> Merged:

@@ -80,7 +80,7 @@ class Evacuated:
 
 async def at_risk(plane: DataPlane, host: str) -> list[Artifact]:
     """What *host* has and no node that stays has; games first, then the most games a byte."""
-    stones, heirs = await plane.tombstones(), await plane.heirs()
+    stones, successors = await plane.tombstones(), await plane.successors()
     manifest = await plane.view()
     receipts = manifest.receipts
     view = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s())
@@ -88,7 +88,7 @@ async def at_risk(plane: DataPlane, host: str) -> list[Artifact]:
     for artifact in manifest.cards:
         held = receipts.get(artifact.digest, ())
         # What lives on in another file need not be saved.
-        if artifact.digest in heirs or all(receipt.node != host for receipt in held):
+        if artifact.digest in successors or all(receipt.node != host for receipt in held):
             continue
         if not view.of(held, stones.get(artifact.digest)).besides(host):
             risky.append(artifact)

@@ -32,7 +32,7 @@ from ringrift.data.protection.promises import (
 from ringrift.data.protection.records import (
     Successor,
     Tombstone,
-    mirror_heirs,
+    mirror_successors,
     mirror_tombstones,
     set_damaged_aside,
 )
@@ -375,7 +375,7 @@ class DataPlane:
         self.decisions = DecisionLog(engine.kv, runtime, node=self.nodes.this.name)
         self._index = ManifestIndex(engine.kv, runtime)
         self._tombstones = mirror_tombstones(engine.kv, runtime)
-        self._heirs = mirror_heirs(engine.kv, runtime)
+        self._successors = mirror_successors(engine.kv, runtime)
         self.windows = ExportWindows(engine.queue)
         self.stalls = SyncStallHandler(kv=engine.kv, runtime=runtime)
         self.mutex = SyncLocks(kv=engine.kv, runtime=runtime, max_global=settings.max_syncs_cluster)
@@ -410,9 +410,9 @@ class DataPlane:
         """Every copy that was given up, by the digest of the file."""
         return await self._tombstones.refresh()
 
-    async def heirs(self) -> Mapping[str, Successor]:
+    async def successors(self) -> Mapping[str, Successor]:
         """Files that live on in others, by their digest."""
-        return await self._heirs.refresh()
+        return await self._successors.refresh()
 
     @property
     def transfers(self) -> Transfers:

@@ -307,7 +307,7 @@ class DiskSpaceManagerDaemon(WakingDaemon):
     async def _in_order(self, plane: DataPlane, artifacts: list[Artifact]) -> list[Artifact]:
         """What this node has, the least needed first."""
         receipts = (await plane.view()).receipts
-        heirs, poor = await plane.heirs(), await Quarantine(plane).marked()
+        successors, poor = await plane.successors(), await Quarantine(plane).marked()
         view, now_s = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s()), plane.runtime.now_s()
 
         def worth(artifact: Artifact) -> float:
@@ -315,7 +315,7 @@ class DiskSpaceManagerDaemon(WakingDaemon):
                 artifact,
                 copies=len(view.of(receipts.get(artifact.digest, ())).counted),
                 now_s=now_s,
-                inherited=artifact.digest in heirs,
+                inherited=artifact.digest in successors,
                 poor=artifact.digest in poor,
             )
 

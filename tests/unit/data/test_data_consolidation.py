@@ -179,8 +179,8 @@ async def test_row_12_nothing_goes_that_the_job_did_not_merge(tmp_path):
     await daemon._run_cycle()
     await worked(world, tmp_path, sources=[shards[0].digest, stranger.digest])
     await daemon._run_cycle()
-    heirs = await world.planes["a"].heirs()
-    assert set(heirs) == {shards[0].digest}
+    successors = await world.planes["a"].successors()
+    assert set(successors) == {shards[0].digest}
 
 
 async def test_shards_that_are_needed_are_not_merged(tmp_path):
@@ -229,4 +229,4 @@ async def test_a_crash_between_result_and_heirs_is_made_up_for(tmp_path):
         await daemon_of(world)._take_ends(world.planes["a"])
     world.planes["a"].kv.crash_after = None
     await daemon_of(world)._run_cycle()
-    assert len(await world.planes["a"].heirs()) == len(shards)
+    assert len(await world.planes["a"].successors()) == len(shards)

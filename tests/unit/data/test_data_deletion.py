@@ -115,9 +115,9 @@ def test_what_is_needed_or_new_stays_whatever_copies_there_are():
 
 def test_an_artifact_whose_content_lives_on_may_lose_all_its_copies():
     merged = Copies(counted=copies_on("b", "c").counted)
-    assert verdict(copies_on("a"), inheritance=Inheritance(heir=OTHER, copies=merged)).allowed
+    assert verdict(copies_on("a"), inheritance=Inheritance(successor=OTHER, copies=merged)).allowed
     alone = Copies(counted=copies_on("b").counted)
-    assert not verdict(copies_on("a"), inheritance=Inheritance(heir=OTHER, copies=alone)).allowed
+    assert not verdict(copies_on("a"), inheritance=Inheritance(successor=OTHER, copies=alone)).allowed
 
 
 def test_rules_that_would_delete_the_last_copy_are_refused():
@@ -173,7 +173,7 @@ async def test_the_card_goes_with_the_last_copy_of_what_lives_on_elsewhere():
     small = await world.make(b"small", "a")
     records = DeletionRecords(world.planes["a"].kv)
     await records.name_successor(
-        Successor(digest=small.digest, heir=merged.digest, reason="merged", at_s=0.0)
+        Successor(digest=small.digest, successor=merged.digest, reason="merged", at_s=0.0)
     )
     await Deleter(world.planes["a"]).delete(small, why="merged", by="consolidation")
     assert await world.holders(small) == set()

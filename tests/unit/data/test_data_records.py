@@ -146,8 +146,8 @@ async def test_two_nodes_end_up_with_the_same_records(tmp_path):
     assert mine.health_check().healthy
     view = [each async for each in _snapshots(world)]
     assert {each.kind for each in view} == {ArtifactKind.SNAPSHOT}
-    heirs = await world.planes["a"].heirs()
-    assert heirs, "older snapshots live on in newer ones, so that they may be deleted"
+    successors = await world.planes["a"].successors()
+    assert successors, "older snapshots live on in newer ones, so that they may be deleted"
 
 
 async def _snapshots(world):

@@ -143,7 +143,7 @@ def test_limits_hold_except_in_an_emergency():
 def test_what_was_just_tried_rests_and_what_lives_on_elsewhere_is_left_alone():
     resting = snapshot(["a", "a"], resting=frozenset({artifact(0).digest}))
     assert [number for number, *_ in ways(plan(resting, RULES))] == [1]
-    inherited = plan(snapshot(["", "a"], heirs=frozenset({artifact(0).digest})), RULES)
+    inherited = plan(snapshot(["", "a"], successors=frozenset({artifact(0).digest})), RULES)
     assert (inherited.total, inherited.none) == (1, 0)
 
 

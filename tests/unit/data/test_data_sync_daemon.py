@@ -567,8 +567,8 @@ async def test_files_that_live_on_in_a_larger_one_stay_where_they_are():
     world = World(*nodes("a", "b"))
     small = await world.make(b"small", "a", node="a", games=5)
     large = await world.make(b"large", "a", node="a", games=50)
-    heir = Successor(digest=small.digest, heir=large.digest, reason="merged", at_s=1.0)
-    await DeletionRecords(world.planes["a"].kv).name_successor(heir)
+    successor = Successor(digest=small.digest, successor=large.digest, reason="merged", at_s=1.0)
+    await DeletionRecords(world.planes["a"].kv).name_successor(successor)
     await daemon_of(world)._run_cycle()
     assert await world.holders(small) == {"a"}
     assert await world.holders(large) == {"a", "b"}

@@ -237,7 +237,7 @@ def shown_row(row: dict[str, Any]) -> Sequence[str]:
 async def describe_artifact(plane: DataPlane, artifact: Artifact) -> dict[str, Any]:
     """All that is known of one artifact."""
     digest, deleter, records = artifact.digest, Deleter(plane), DeletionRecords(plane.kv)
-    tombstone, heir = await records.tombstone(digest), await records.heir(digest)
+    tombstone, successor = await records.tombstone(digest), await records.successor(digest)
     view = await deleter.view()
     copies = view.of(await plane.manifest.copies(digest), tombstone)
     held = await read_held(plane, (await plane.view()).cards)
@@ -259,7 +259,7 @@ async def describe_artifact(plane: DataPlane, artifact: Artifact) -> dict[str, A
         "may_delete": verdict.allowed,
         "why": verdict.reason,
         "tombstone": None if tombstone is None else msgspec.to_builtins(tombstone),
-        "heir": None if heir is None else msgspec.to_builtins(heir),
+        "heir": None if successor is None else msgspec.to_builtins(successor),
         "decisions": [
             msgspec.to_builtins(each)
             for each in await deleter.decisions.recent(digest=digest, limit=DECISIONS_SHOWN)
@@ -341,7 +341,7 @@ async def read_replicas(plane: DataPlane) -> Replicas:
             ).counted
         )
         for each in snapshot.artifacts
-        if each.digest not in snapshot.heirs
+        if each.digest not in snapshot.successors
     )
     found = plan(snapshot, ReplicationRules())
     return Replicas(found, dict(counts), unknown=dict(seen.silent), here=seen.here.told)

@@ -195,7 +195,7 @@ class ConsolidationDaemon(WakingDaemon):
         """Shards of this node that nothing needs under their own name, and that live on nowhere else yet."""
         manifest = await plane.view()
         held, here = await read_held(plane, manifest.cards), manifest.receipts_at(plane.this.name)
-        left_out = {*held, *await plane.heirs(), *await Quarantine(plane).marked()}
+        left_out = {*held, *await plane.successors(), *await Quarantine(plane).marked()}
         return [each for each in manifest.cards if each.digest in here and each.digest not in left_out]
 
     # --- taking results in ----------------------------------------------------------------------------
@@ -232,8 +232,10 @@ class ConsolidationDaemon(WakingDaemon):
             records = DeletionRecords(plane.kv)
             for digest in sources:
                 reason = f"merged with {len(sources) - 1} others by work item {end.item.id}"
-                heir = Successor(digest=digest, heir=made.digest, reason=reason, at_s=plane.runtime.now_s())
-                await records.name_successor(heir)
+                successor = Successor(
+                    digest=digest, successor=made.digest, reason=reason, at_s=plane.runtime.now_s()
+                )
+                await records.name_successor(successor)
         await transactions.commit_async(name)
         self.merged_shards += len(sources)
         self.merged_games += int(made.counts.get("games", 0))
@@ -270,13 +272,15 @@ class ConsolidationDaemon(WakingDaemon):
         deleter = Deleter(plane, rules=DeletionRules(copies_min=self.rules.copies_min, age_s_min=0.0))
         artifacts = (await plane.view()).artifacts
         held = await read_held(plane, artifacts.values())
-        for digest, heir in (await plane.heirs()).items():
+        for digest, successor in (await plane.successors()).items():
             artifact = artifacts.get(digest)
             if artifact is None or not await plane.blobs.has(digest):
                 continue
             verdict = await deleter.examine(artifact, held_for=held.get(digest, ""))
             if verdict.allowed:
-                done = await deleter.delete(artifact, why=heir.reason, by=PART, held_for=held.get(digest, ""))
+                done = await deleter.delete(
+                    artifact, why=successor.reason, by=PART, held_for=held.get(digest, "")
+                )
                 self.sources_deleted += done.verdict.allowed
 
     def get_status(self) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class DeletionVerdict:
 class Inheritance:
     """The artifact that holds everything of another, and its copies."""
 
-    heir: str
+    successor: str
     copies: Copies
 
 
@@ -114,7 +114,7 @@ def may_delete(
         return DeletionVerdict(allowed=True, reason=told, copies_left=left)
     if inheritance is not None and len(inheritance.copies.counted) >= rules.copies_min:
         count = len(inheritance.copies.counted)
-        told = f"all of it is in {inheritance.heir[:12]}, which has {count} verified copies"
+        told = f"all of it is in {inheritance.successor[:12]}, which has {count} verified copies"
         return DeletionVerdict(allowed=True, reason=told, copies_left=left)
     missing = f"{left} verified copies would stay, {rules.copies_min} must"
     doubts = "; ".join(f"{receipt.node}: {why}" for receipt, why in copies.discounted if receipt.node != node)
@@ -140,7 +140,7 @@ class HolderReply(NamedTuple):
 
 
 def judge_promises(
-    replies: Sequence[HolderReply], copies_min: int, *, own_store: str, heir: str = ""
+    replies: Sequence[HolderReply], copies_min: int, *, own_store: str, successor: str = ""
 ) -> DeletionVerdict:
     """Whether enough nodes looked, have the file and keep it. Without a promise asked for: would they?
 
@@ -158,7 +158,7 @@ def judge_promises(
             doubts.append(f"{reply.node}: {file.refusal}")
         elif not reply.answer.counts:
             doubts.append(f"{reply.node}: {EPHEMERAL}")
-        elif reply.answer.store == own_store and not heir:
+        elif reply.answer.store == own_store and not successor:
             doubts.append(f"{reply.node} has the same folder as this node")
         elif reply.answer.store in stores:
             doubts.append(f"{reply.node} has the same folder as {stores[reply.answer.store]}")
@@ -166,10 +166,10 @@ def judge_promises(
             stores[reply.answer.store] = reply.node
     keeping = sorted(stores.values())
     if len(keeping) >= copies_min:
-        what = f"{heir[:12]}, which has all of it" if heir else "it"
+        what = f"{successor[:12]}, which has all of it" if successor else "it"
         told = f"{len(keeping)} nodes looked now and keep {what}: {', '.join(keeping)}"
-        return DeletionVerdict(allowed=True, reason=told, copies_left=0 if heir else len(keeping))
-    told = f"{len(keeping)} nodes keep {'its heir' if heir else 'it'}, {copies_min} must"
+        return DeletionVerdict(allowed=True, reason=told, copies_left=0 if successor else len(keeping))
+    told = f"{len(keeping)} nodes keep {'its successor' if successor else 'it'}, {copies_min} must"
     told = f"{told} ({'; '.join(doubts)})" if doubts else told
     return DeletionVerdict(allowed=False, reason=told, copies_left=len(keeping))
 
@@ -376,8 +376,8 @@ class Deleter:
     async def _ask(self, artifact: Artifact, rules: DeletionRules, *, keep_s: float) -> _Asked:
         """Ask who has the file, then who has its successor, if it has one."""
         asked = await self._ask_about(artifact, rules, keep_s=keep_s)
-        heir = await self._records.heir(artifact.digest)
-        card = None if heir is None else await self._plane.manifest.artifact(heir.heir)
+        successor = await self._records.successor(artifact.digest)
+        card = None if successor is None else await self._plane.manifest.artifact(successor.successor)
         if asked.verdict.allowed or asked.pinned or card is None:
             return asked
         inherited = await self._ask_about(
@@ -403,15 +403,15 @@ class Deleter:
             files=(File(artifact.digest, artifact.size),),
         )
         own_store = await asyncio.to_thread(lambda: plane.promises.id)
-        heir = artifact.digest if is_successor else ""
+        successor = artifact.digest if is_successor else ""
         replies: list[HolderReply] = []
-        verdict = judge_promises(replies, copies_min, own_store=own_store, heir=heir)
+        verdict = judge_promises(replies, copies_min, own_store=own_store, successor=successor)
         promised: list[DataNode] = []
         for group in await self._groups(artifact.digest, with_self=is_successor):
             told = await for_each(group, lambda node: self._ask_one(node, request))
             promised += [node for node, reply in zip(group, told, strict=True) if reply.promises]
             replies += told if is_successor else [self._of_another_folder(reply, own_store) for reply in told]
-            verdict = judge_promises(replies, copies_min, own_store=own_store, heir=heir)
+            verdict = judge_promises(replies, copies_min, own_store=own_store, successor=successor)
             if verdict.allowed or _pinned(replies):
                 break
         return _Asked(
@@ -481,12 +481,12 @@ class Deleter:
         )
 
     async def _inheritance(self, digest: str, view: CopyView) -> Inheritance | None:
-        heir = await self._records.heir(digest)
-        if heir is None:
+        successor = await self._records.successor(digest)
+        if successor is None:
             return None
-        tombstone = await self._records.tombstone(heir.heir)
-        copies = view.of(await self._plane.manifest.copies(heir.heir), tombstone)
-        return Inheritance(heir=heir.heir, copies=copies)
+        tombstone = await self._records.tombstone(successor.successor)
+        copies = view.of(await self._plane.manifest.copies(successor.successor), tombstone)
+        return Inheritance(successor=successor.successor, copies=copies)
 
     def _entry(self, artifact: Artifact, verdict: DeletionVerdict, reason: str, by: str) -> GivenUp:
         return GivenUp(
@@ -553,9 +553,9 @@ class Deleter:
 
     async def _forget_if_gone(self, digest: str) -> None:
         """What has a successor, or needs none, may lose all its copies; its card goes with the last one."""
-        card, heir = await self._plane.manifest.artifact(digest), await self._records.heir(digest)
+        card, successor = await self._plane.manifest.artifact(digest), await self._records.successor(digest)
         is_spare = card is not None and not copies_needed(card, 1)
-        if (is_spare or heir is not None) and not await self._plane.manifest.copies(digest):
+        if (is_spare or successor is not None) and not await self._plane.manifest.copies(digest):
             await self._plane.manifest.forget(digest)
 
     async def view(self, rules: DeletionRules | None = None) -> CopyView:

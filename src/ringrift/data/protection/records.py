@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # the second finds the key changed and has to look again.
 
 
-TOMBSTONES, HEIRS = "data/tombstones/", "data/heirs/"
+TOMBSTONES, SUCCESSORS = "data/tombstones/", "data/heirs/"
 _ADVICE = "Nothing of this artifact is deleted until the key is restored or removed by hand"
 
 
@@ -74,11 +74,11 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
         return gone.state is GivingUp.DELETING or receipt.verified_s <= gone.at_s
 
 
-class Successor(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that is in an artifact is in another one, too."""
+class Successor(msgspec.Struct, frozen=True, kw_only=True, rename={"successor": "heir"}):
+    """Everything that is in an artifact is in another one, too. Stored under the names of the first version."""
 
     digest: str
-    heir: str
+    successor: str
     reason: str
     at_s: float
 
@@ -89,7 +89,7 @@ class DeletionRecords:
     def __init__(self, kv: KeyValue) -> None:
         self._kv = kv
         self._tombstones = KvRecords(kv, TOMBSTONES, Tombstone, advice=_ADVICE)
-        self._heirs = KvRecords(kv, HEIRS, Successor, advice=_ADVICE)
+        self._successors = KvRecords(kv, SUCCESSORS, Successor, advice=_ADVICE)
 
     async def tombstone(self, digest: str) -> Tombstone | None:
         return (await self.tombstone_at(digest))[0]
@@ -115,13 +115,13 @@ class DeletionRecords:
         check_digest(digest)
         await self._tombstones.change(digest, lambda found: None if found is None else edit(found))
 
-    async def name_successor(self, heir: Successor) -> None:
-        """Note that *heir.heir* holds everything of *heir.digest*. The first one named stays."""
-        check_digest(heir.heir)
-        await self._heirs.create(heir.digest, heir)
+    async def name_successor(self, successor: Successor) -> None:
+        """Note that *successor.successor* holds everything of *successor.digest*. The first one named stays."""
+        check_digest(successor.successor)
+        await self._successors.create(successor.digest, successor)
 
-    async def heir(self, digest: str) -> Successor | None:
-        return await self._heirs.get(digest)
+    async def successor(self, digest: str) -> Successor | None:
+        return await self._successors.get(digest)
 
 
 def mirror_tombstones(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, Tombstone]]:
@@ -129,9 +129,9 @@ def mirror_tombstones(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, T
     return KvMirror(kv, runtime, (TOMBSTONES,), lambda: RecordsMirror(TOMBSTONES, Tombstone, advice=_ADVICE))
 
 
-def mirror_heirs(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, Successor]]:
+def mirror_successors(kv: KeyValue, runtime: Runtime) -> KvMirror[Mapping[str, Successor]]:
     """All successors, by the digest of what they inherited."""
-    return KvMirror(kv, runtime, (HEIRS,), lambda: RecordsMirror(HEIRS, Successor, advice=_ADVICE))
+    return KvMirror(kv, runtime, (SUCCESSORS,), lambda: RecordsMirror(SUCCESSORS, Successor, advice=_ADVICE))
 
 
 def with_node(tombstone: Tombstone, node: str, entry: GivenUp | None) -> Tombstone:

@@ -85,7 +85,7 @@ class CopiesSnapshot:
     view: CopyView
     this: str
     tombstones: Mapping[str, Tombstone] = field(default_factory=dict)
-    heirs: frozenset[str] = frozenset()  # artifacts that live on in another
+    successors: frozenset[str] = frozenset()  # artifacts that live on in another
     disk_percent: Mapping[str, float] = field(default_factory=dict)
     resting: frozenset[str] = frozenset()  # repaired, or tried, a short time ago
     failing: frozenset[str] = frozenset()  # nodes that the last repair did not get to: the last choice
@@ -207,7 +207,7 @@ def holders(nodes: Iterable[DataNode], kind: ArtifactKind) -> list[DataNode]:
 
 
 def _kept(snapshot: CopiesSnapshot) -> list[Artifact]:
-    return [artifact for artifact in snapshot.artifacts if artifact.digest not in snapshot.heirs]
+    return [artifact for artifact in snapshot.artifacts if artifact.digest not in snapshot.successors]
 
 
 def _standing(artifact: Artifact, snapshot: CopiesSnapshot, rules: ReplicationRules) -> _Standing:
@@ -361,7 +361,7 @@ async def take_snapshot(plane: DataPlane, away: frozenset[str] = frozenset()) ->
         view=CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s(), away=away),
         this=plane.this.name,
         tombstones=await plane.tombstones(),
-        heirs=frozenset(await plane.heirs()),
+        successors=frozenset(await plane.successors()),
         disk_percent=await DiskStates(plane.kv).used_percent(),
         resting=frozenset(entry.key.removeprefix(CLAIMS) for entry in claims),
     )

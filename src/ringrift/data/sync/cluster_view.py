@@ -221,7 +221,7 @@ async def read_cluster_view(
         history=await SyncHistory(plane.kv, plane.runtime).hosts(),
         reports=reports or NodeReports(),
         given_up={digest: frozenset(each.nodes) for digest, each in tombstones.items()},
-        superseded=frozenset(await plane.heirs()),
+        superseded=frozenset(await plane.successors()),
         aside=await plane.stalls.told_async(),
     )
 
