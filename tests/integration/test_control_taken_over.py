@@ -7,8 +7,8 @@ from pathlib import Path
 from loop_under_test import Killer, watched_loop
 
 from ringrift.cli.command import EXIT_CONTROL_LOST, EXIT_WRONG_INPUT
-from ringrift.control.lease import control_holder
 from ringrift.errors import Unavailable
+from ringrift.learning.control_lease import control_holder
 
 
 async def start_until_in_control(loop, kv):

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from ringrift.control.lease import ControlLease, check_folder_is_free
 from ringrift.control.run_options import RunOptions, settle_run_options
 from ringrift.coordination.contracts import coordinator_directory
 from ringrift.coordination.coordination_bootstrap import (
@@ -44,6 +43,7 @@ from ringrift.engine.run_reports import REPORT_KEY, ControlHere, RunReport, repo
 from ringrift.engine.work_rules import ALL_WORK
 from ringrift.errors import RingRiftError
 from ringrift.health.run_status import Curve
+from ringrift.learning.control_lease import ControlLease, check_folder_is_free
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import require_sound_database, require_whole_store, set_run_aside

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 from tests.fuzz.mutation import mutated_json
 
-from ringrift.control.lease import ControlHolder, _holder
 from ringrift.coordination.coordinator_persistence import StateSnapshot
 from ringrift.coordination.cross_process_events import Subscriber
 from ringrift.coordination.ephemeral_data_guard import Evacuation, HostNote, WriteThrough
@@ -33,6 +32,7 @@ from ringrift.engine.leases import _seen as read_lease
 from ringrift.engine.ports import Entry
 from ringrift.errors import Corrupt
 from ringrift.health.run_status import STATUS_KEY, RunChoice, RunStatus, decode_run_status
+from ringrift.learning.control_lease import ControlHolder, _holder
 from ringrift.learning.doctor.findings import Diagnosis
 from ringrift.learning.facts.facts import AnyFact, Recalled
 from ringrift.learning.facts.high_water import mark_path, read_mark

@@ -19,11 +19,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import structlog
 
-from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.fencing import fenced
@@ -72,13 +72,31 @@ class ControlHolder(msgspec.Struct, frozen=True, kw_only=True):
         return f"process {self.pid} on {self.host} (since {since})"
 
 
+class FolderClaim(Protocol):
+    """The lock on the data folder; see `MasterLoopGuard`, which is the one of the product."""
+
+    @property
+    def folder_identity(self) -> str: ...
+
+    @property
+    def is_held(self) -> bool: ...
+
+    def try_acquire(self) -> bool: ...
+
+    def exchanged(self) -> str: ...
+
+    def show(self) -> None: ...
+
+    def release(self) -> None: ...
+
+
 class ControlLease:
     """Control of one engine and one data folder, from `take` to `release`."""
 
-    def __init__(self, engine: Engine, runtime: Runtime, guard: MasterLoopGuard | None = None) -> None:
+    def __init__(self, engine: Engine, runtime: Runtime, guard: FolderClaim) -> None:
         kv = engine.kv
         self._engine, self._kv, self._runtime = engine, kv, runtime
-        self._guard = guard or MasterLoopGuard()
+        self._guard = guard
         self.me = ControlHolder(
             host=runtime.hostname,
             boot=runtime.boot_id,
@@ -270,13 +288,13 @@ async def control_holder(kv: KeyValue) -> ControlHolder | None:
 
 
 @asynccontextmanager
-async def in_control(engine: Engine, runtime: Runtime) -> AsyncIterator[Engine]:
+async def in_control(engine: Engine, runtime: Runtime, guard: FolderClaim) -> AsyncIterator[Engine]:
     """Take the control process's place for a moment; yields the engine with the token on its writes.
 
     Raises `Conflict` if a run has control, `Corrupt` if the run had come further than the store is. What is
     written meanwhile is covered by the high-water mark before control is given up.
     """
-    lease, settings = ControlLease(engine, runtime), get_settings()
+    lease, settings = ControlLease(engine, runtime, guard), get_settings()
     await lease.take()
     try:
         mine = fenced(
@@ -294,7 +312,7 @@ async def in_control(engine: Engine, runtime: Runtime) -> AsyncIterator[Engine]:
         await lease.release()
 
 
-def check_folder_is_free(guard: MasterLoopGuard, *, to_begin_anew: bool) -> None:
+def check_folder_is_free(guard: FolderClaim, *, to_begin_anew: bool) -> None:
     """Before an engine is made or set aside: none is in a data folder that another process controls."""
     if guard.try_acquire():
         return
