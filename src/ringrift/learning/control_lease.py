@@ -17,22 +17,27 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 import structlog
 
-from ringrift.decoding import decode_as
-from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.fencing import fenced
 from ringrift.engine.leases import CONTROL_LEASE as NAME
-from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_holder, lease_key
+from ringrift.engine.leases import (
+    ControlHolder,
+    LeaseConfig,
+    NamedLease,
+    end_lease,
+    lease_holder,
+    lease_key,
+    read_holder,
+)
 from ringrift.engine.ports import Engine, KeyValue, WriteGuard
 from ringrift.errors import Conflict, ControlLost, LeaseLost, Unavailable
 from ringrift.learning.facts.store_check import mark_outside_a_run, require_whole_store
-from ringrift.process_identity import has_open, is_alive, is_stopped, own_start_s, process_numbers
+from ringrift.process_identity import has_open, is_stopped, own_start_s, process_numbers
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 
@@ -41,35 +46,6 @@ RENEWALS_IN_A_LEASE = 8
 TRIES = 3
 
 log = structlog.get_logger()
-
-
-class ControlHolder(msgspec.Struct, frozen=True, kw_only=True):
-    """Which process controls, where, and since when."""
-
-    host: str
-    boot: str
-    numbers: str  # where process numbers are counted: containers have numbers of their own
-    pid: int
-    began_s: float
-    folder: str
-    since_s: float
-
-    def is_seen(self, runtime: Runtime) -> bool:
-        """Whether its process can be looked at from here."""
-        here = runtime.hostname, runtime.boot_id, process_numbers()
-        return (self.host, self.boot, self.numbers) == here
-
-    def is_dead(self, runtime: Runtime) -> bool:
-        """Whether it is known to have ended; False if that cannot be seen from here."""
-        if self.host != runtime.hostname:
-            return False
-        if self.boot != runtime.boot_id:
-            return True
-        return self.numbers == process_numbers() and not is_alive(self.pid, self.began_s)
-
-    def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        return f"process {self.pid} on {self.host} (since {since})"
 
 
 class FolderClaim(Protocol):
@@ -93,7 +69,10 @@ class FolderClaim(Protocol):
 class ControlLease:
     """Control of one engine and one data folder, from `take` to `release`."""
 
-    def __init__(self, engine: Engine, runtime: Runtime, guard: FolderClaim) -> None:
+    def __init__(
+        self, engine: Engine, runtime: Runtime, guard: FolderClaim, *, has_daemons: bool = True
+    ) -> None:
+        """A program that runs the loop alone, beside daemons of its own, says that it has not the run's."""
         kv = engine.kv
         self._engine, self._kv, self._runtime = engine, kv, runtime
         self._guard = guard
@@ -105,6 +84,7 @@ class ControlLease:
             began_s=own_start_s(),
             folder=str(Path(get_settings().data_dir).resolve()),
             since_s=runtime.now_s(),
+            has_daemons=has_daemons,
         )
         record, lease_s = msgspec.json.encode(self.me).decode(), get_settings().control_lease
         self._config = LeaseConfig(lease_s=lease_s, renew_s=lease_s / RENEWALS_IN_A_LEASE)
@@ -158,7 +138,7 @@ class ControlLease:
             seen = await lease_holder(self._kv, NAME)
             if seen is None:
                 continue
-            holder = _holder(seen.holder)
+            holder = read_holder(seen.holder)
             if holder is None or not (locked and holder.is_dead(self._runtime)):
                 raise Conflict(_controlled_by(holder))
             log.info("control.holder_is_dead", pid=holder.pid, since_s=holder.since_s)
@@ -193,7 +173,7 @@ class ControlLease:
         for _ in range(RENEWALS_IN_A_LEASE + 1):
             await self._runtime.sleep(self._config.renew_s)
             if (seen := await lease_holder(self._kv, NAME)) is not None:
-                raise Conflict(_controlled_by(_holder(seen.holder)))
+                raise Conflict(_controlled_by(read_holder(seen.holder)))
             if self._guard.try_acquire():
                 break
         else:
@@ -262,12 +242,29 @@ class ControlLease:
                 taken = await self._lease.try_acquire()
         entry = await self._kv.get(TOKEN_KEY)
         if entry is None or entry.revision != self._token:
-            holder = None if entry is None else _holder(entry.value)
+            holder = None if entry is None else read_holder(entry.value)
             raise ControlLost(token=self._token, reason=f"{holder or 'another process'} took over")
         if not taken:
             # An answer of ours got lost, or another is about to write its token: the next look tells.
             await end_lease(self._kv, NAME, holder=self._lease.holder)
         return taken
+
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[Engine]:
+        """Control for a block; yields the engine with the token on its writes. For long, `keep` beside it.
+
+        Raises `Conflict` that says who has control, `Corrupt` if the run had come further than the store is.
+        """
+        settings = get_settings()
+        await self.take()
+        try:
+            mine = fenced(self._engine, self.guard, on_lost=self.note_refusal, exchanged=self.exchanged)
+            await require_whole_store(
+                mine.kv, self._runtime, database=settings.coordinator_db, data_dir=settings.data_dir
+            )
+            yield mine
+        finally:
+            await self.release()
 
     async def release(self) -> None:
         """Give control up, if it is still ours. Safe to call twice."""
@@ -284,7 +281,7 @@ class ControlLease:
 async def control_holder(kv: KeyValue) -> ControlHolder | None:
     """Who took control last; None if nobody ever did."""
     entry = await kv.get(TOKEN_KEY)
-    return None if entry is None else _holder(entry.value)
+    return None if entry is None else read_holder(entry.value)
 
 
 @asynccontextmanager
@@ -294,22 +291,9 @@ async def in_control(engine: Engine, runtime: Runtime, guard: FolderClaim) -> As
     Raises `Conflict` if a run has control, `Corrupt` if the run had come further than the store is. What is
     written meanwhile is covered by the high-water mark before control is given up.
     """
-    lease, settings = ControlLease(engine, runtime, guard), get_settings()
-    await lease.take()
-    try:
-        mine = fenced(
-            engine,
-            lease.guard,
-            on_lost=lambda lost: log.error("control.lost", reason=str(lost)),
-            exchanged=lease.exchanged,
-        )
-        await require_whole_store(
-            mine.kv, runtime, database=settings.coordinator_db, data_dir=settings.data_dir
-        )
+    async with ControlLease(engine, runtime, guard).hold() as mine:
         yield mine
-        await mark_outside_a_run(mine.kv, runtime, settings.data_dir)
-    finally:
-        await lease.release()
+        await mark_outside_a_run(mine.kv, runtime, get_settings().data_dir)
 
 
 def check_folder_is_free(guard: FolderClaim, *, to_begin_anew: bool) -> None:
@@ -320,14 +304,6 @@ def check_folder_is_free(guard: FolderClaim, *, to_begin_anew: bool) -> None:
         raise Conflict(_controlled_by(None))
     if not get_settings().coordinator_db.exists():
         raise Conflict(_folder_is_taken(str(get_settings().data_dir)))
-
-
-def _holder(record: bytes | str) -> ControlHolder | None:
-    """The holder in a record; None for one that this version cannot read."""
-    try:
-        return decode_as(record, ControlHolder)
-    except UNREADABLE:
-        return None
 
 
 def _controlled_by(holder: ControlHolder | None) -> str:

@@ -27,12 +27,11 @@ from ringrift.data.transfer.deliveries import DeliveryRecord
 from ringrift.data.transfer.limits import BandwidthUse
 from ringrift.data.transfer.peers import StallRecord, StallTotals
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.leases import LeaseRecord
+from ringrift.engine.leases import ControlHolder, LeaseRecord, read_holder
 from ringrift.engine.leases import _seen as read_lease
 from ringrift.engine.ports import Entry
 from ringrift.errors import Corrupt
 from ringrift.health.run_status import STATUS_KEY, RunChoice, RunStatus, decode_run_status
-from ringrift.learning.control_lease import ControlHolder, _holder
 from ringrift.learning.doctor.findings import Diagnosis
 from ringrift.learning.facts.facts import AnyFact, Recalled
 from ringrift.learning.facts.high_water import mark_path, read_mark
@@ -135,6 +134,6 @@ def run(data: bytes) -> None:
     for key, own in OWN:
         _read(Entry(key=key, value=data, revision=1), own)
     sound_facts(CONFIG, [Entry(key=FACT_KEY, value=data, revision=1)])
-    _holder(data)
+    read_holder(data)
     MARK.write_bytes(data)
     _read(Entry(key=str(MARK), value=data, revision=1), lambda entry: read_mark(MARK.parent))
