@@ -34,7 +34,8 @@ from app.coordination.event_router import get_router
 
 async def main():
     initialize_all_coordinators(auto_trigger_pipeline=True)
-    manager = get_daemon_manager(DaemonManagerConfig(health_check_interval=1.0, default_startup_grace_period=0.0))
+    looked = DaemonManagerConfig(health_check_interval=1.0, default_startup_grace_period=0.0)
+    manager = get_daemon_manager(looked)
     print("answer", json.dumps(await manager.start(DaemonType.DATA_PIPELINE, wait_for_deps=True)), flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
         if line.startswith("{"):

@@ -28,6 +28,7 @@ from ringrift.coordination.coordination_bootstrap import (
 from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
+from ringrift.coordination.orchestrator_registry import get_orchestrator_roles
 from ringrift.coordination.run_coordinator import get_situations, get_stage_members
 from ringrift.coordination.sync_base import close_data_plane
 from ringrift.coordination.unified_health_manager import Evidence, get_health_manager
@@ -342,6 +343,7 @@ async def _take_control(
     lease = ControlLease(engine, runtime, guard)
     await lease.take()
     stack.push_async_callback(lease.release)
+    await get_orchestrator_roles().check_control_is_free()
     keeper = TaskOwner("control lease")
     stack.push_async_callback(_end, keeper, CANCEL_S_MAX)
     keeping = keeper.create_task(lease.keep())

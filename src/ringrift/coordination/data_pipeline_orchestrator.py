@@ -22,6 +22,7 @@ import structlog
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_base import SubscribedCoordinator
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
+from ringrift.coordination.orchestrator_registry import get_orchestrator_roles
 from ringrift.coordination.run_coordinator import answers_of, get_loop_waker, get_open_run, get_stage_members
 from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.arguments import check_integer
@@ -726,8 +727,10 @@ class DataPipelineDaemon:
         async with AsyncExitStack() as control:
             try:
                 mine = await control.enter_async_context(lease.hold())
+                await get_orchestrator_roles().check_control_is_free()
             except Conflict as taken:
                 self._waits_for = f"control of the run: {taken}"
+                await control.aclose()
                 await self._runtime.sleep(LOOK_S)
                 return
             # What is said of leaders, by whomever, makes it look at its lease and proves nothing.

@@ -37,6 +37,7 @@ from ringrift.engine.leases import (
 from ringrift.engine.ports import Engine, KeyValue, WriteGuard
 from ringrift.errors import Conflict, ControlLost, LeaseLost, Unavailable
 from ringrift.learning.facts.store_check import mark_outside_a_run, require_whole_store
+from ringrift.process import process_scope
 from ringrift.process_identity import has_open, is_stopped, own_start_s, process_numbers
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
@@ -101,6 +102,16 @@ class ControlLease:
         return WriteGuard(TOKEN_KEY, self._token)
 
     @property
+    def held(self) -> bool:
+        """Whether it is safe to act as the one in control, by this process's own clock."""
+        return self._lease.held
+
+    @property
+    def token(self) -> int:
+        """Of the lease, as others see it too; `LeaseLost` when it is not held."""
+        return self._lease.token
+
+    @property
     def folder_identity(self) -> str:
         """What tells the data folder from one that is put in its place."""
         return self._guard.folder_identity
@@ -130,6 +141,7 @@ class ControlLease:
             await self._give_back()
             raise Conflict(problem)
         self._guard.show()
+        process_scope().put(ControlLease, self)  # for who asks what this process may do
 
     async def _take_lease(self, *, locked: bool) -> None:
         for _ in range(TRIES):  # whoever had it may just have gone
@@ -271,6 +283,8 @@ class ControlLease:
         await self._give_back()
 
     async def _give_back(self) -> None:
+        if process_scope().peek(ControlLease) is self:
+            process_scope().drop(ControlLease)
         try:
             await self._lease.release()
         except Unavailable as error:
