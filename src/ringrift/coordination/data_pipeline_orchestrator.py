@@ -724,10 +724,13 @@ class DataPipelineDaemon:
             await self._learn(engine, configs)
             return
         lease = ControlLease(engine, self._runtime, MasterLoopGuard(), has_daemons=False)
+        roles = get_orchestrator_roles()
         async with AsyncExitStack() as control:
             try:
+                # Before as well, so that a look costs no write; what counts is what is seen afterwards.
+                await roles.check_control_is_free()
                 mine = await control.enter_async_context(lease.hold())
-                await get_orchestrator_roles().check_control_is_free()
+                await roles.check_control_is_free()
             except Conflict as taken:
                 self._waits_for = f"control of the run: {taken}"
                 await control.aclose()

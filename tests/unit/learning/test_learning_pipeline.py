@@ -278,6 +278,22 @@ async def test_the_loop_runs_in_no_process_while_another_one_holds_control(route
     await ended(task)
 
 
+async def test_the_loop_does_not_begin_beside_who_has_a_role_that_comes_with_control(router):
+    engine = await get_engine()
+    await engine.kv.put(CHOICE_KEY, msgspec.json.encode({"configs": ["hex8_2p"], "workers": 2}))
+    wire_pipeline_events(True)
+    role = NamedLease(engine.kv, system_runtime(), "role/training_loop", holder="there:7:id@place")
+    await role.acquire(wait_s=1.0)
+    daemon = DataPipelineDaemon(router=router)
+    task = asyncio.create_task(daemon.run())
+    await until(lambda: "there:7:id holds the role training_loop" in daemon.health_check().message)
+    assert get_open_run().loop is None
+    assert await engine.kv.get(TOKEN_KEY) is None, "it only looks"
+    await role.release()
+    await until(lambda: get_open_run().loop is not None)
+    await ended(task)
+
+
 @pytest.mark.parametrize("noticed_by", ["a word about leaders", "a refused write"])
 async def test_the_loop_stops_when_it_has_lost_its_lease_and_goes_on_when_that_is_free(router, noticed_by):
     engine = await get_engine()
