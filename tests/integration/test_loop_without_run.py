@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 import pytest
-from loop_under_test import CONFIG, Loop
+from loop_under_test import CONFIG, Loop, stop_between_writes
 
 from ringrift.cli.command import EXIT_WRONG_INPUT
 from ringrift.engine.leases import control_seen
@@ -41,6 +41,8 @@ async def main():
         if line.startswith("{"):
             told = {"config_key": "connect_four_2p", **json.loads(line)}
             await get_router().publish("SELFPLAY_COMPLETE", told, "my own program")
+        if line.startswith("start"):
+            assert await manager.start(DaemonType.DLQ_RETRY), manager.why(DaemonType.DLQ_RETRY)
         if line.startswith("stop"):
             await manager.stop(DaemonType.DATA_PIPELINE)
         health = manager.get_all_daemon_health()[DaemonType.DATA_PIPELINE]
@@ -57,9 +59,10 @@ asyncio.run(main())
 class Program:
     """One of a user's own."""
 
-    def __init__(self, folder, name):
+    def __init__(self, folder, name, **variables):
         self.log = (folder / f"{name}.log").open("ab")
         self.variables = {**Loop(folder, tiny=True).variables, "RINGRIFT_INTAKE_FOLDERS": str(folder)}
+        self.variables |= variables
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM],
             env={**os.environ, **self.variables},
@@ -100,8 +103,8 @@ async def folder(tmp_path):
     """A data folder whose run has a config to learn, and the programs on it."""
     programs = []
 
-    def program(name):
-        programs.append(Program(tmp_path, name))
+    def program(name, **variables):
+        programs.append(Program(tmp_path, name, **variables))
         return programs[-1]
 
     variables = {"RINGRIFT_DATA_DIR": str(tmp_path / "data")}
@@ -138,6 +141,9 @@ async def test_one_of_two_programs_leads_and_the_other_takes_over_when_it_is_kil
     assert told["controlled_by"]["holder"].startswith(f"process {first.process.pid} on")
     assert told["controlled_by"]["until_s"] > 0
     assert leads(await first.ask()), "beside it the first one goes on"
+    # Each has daemons of its own: no start is a request to the other, which would carry out none.
+    for each in (first, second):
+        await each.ask("start")
     # Both are told of games of their own; the one that leads takes both in.
     await first.ask(a_file_of_games(path, "mine"))
     await second.ask(a_file_of_games(path, "yours"))
@@ -181,3 +187,23 @@ async def test_one_of_two_programs_leads_and_the_other_takes_over_when_it_is_kil
     assert (told["controlled_by"], told["runs"]) == (None, False)
     assert await control_seen(engine.kv, SystemRuntime()) is None
     assert second.process.poll() is None
+
+
+async def test_a_program_that_was_held_up_finds_that_it_lost_control_and_stands_by(folder):
+    _, engine, program = folder
+    first = program("first", RINGRIFT_CONTROL_LEASE="2")
+    assert await first.answer() is True
+    await first.until_it(leads)
+    second = program("second", RINGRIFT_CONTROL_LEASE="2")
+    assert await second.answer() is True
+    await stop_between_writes(first.process, engine.kv)
+    await second.until_it(leads)
+    facts = await read_facts(engine.kv, CONFIG)
+    first.process.send_signal(signal.SIGCONT)
+    told = await first.until_it(lambda told: "waits for control" in told["health"]["message"])
+    assert f"which process {second.process.pid} on" in told["health"]["message"]
+    assert not told["runs"]
+    assert first.process.poll() is None
+    assert leads(await second.ask())
+    assert (await read_facts(engine.kv, CONFIG))[: len(facts)] == facts
+    await read_hashes(engine.kv, CONFIG)
