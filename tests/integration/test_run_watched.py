@@ -69,6 +69,8 @@ def test_a_pause_and_a_stopped_daemon_hold_on_a_live_run_and_over_its_restart(st
         return "SELFPLAY_COORDINATOR is stopped" in stages.get("selfplay", "")
 
     until(run, resting, "the reason why no games are ordered")
+    told = [each["text"] for each in asked(run, "status")["findings"] if each["check"] == "stopped_daemons"]
+    assert "SELFPLAY_COORDINATOR is stopped" in told[0]
     assert asked(run, "daemons", "start", "selfplay_coordinator")["problem"] == ""
     assert asked(run, "daemons")["daemons"]["selfplay_coordinator"]["state"] == "running"
     until(run, lambda: asked(run, "queue", "list", "--state", "running"), "that it goes on")

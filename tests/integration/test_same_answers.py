@@ -122,6 +122,15 @@ def zeros_of_unknown(second, live):
                 yield question, place, gone, value
 
 
+def changed(found, earlier):
+    """What the facts say otherwise than before, although nothing was done meanwhile."""
+    for question, names in KEPT.items():
+        for name in names:
+            told, then = found[question]["answer"][name], earlier[question]["answer"][name]
+            if told != then:
+                yield question, name, told, then
+
+
 # Questions about a run alone, and what of their answers is a constant or a limit.
 OF_A_RUN = (
     "get_coordination_facade().get_system_health",
@@ -142,7 +151,14 @@ OF_A_RUN = (
 )
 KNOWN_ANYWAY = ("slots_max",)
 # Those of them that also have records of what people's own programs do, which there are none of.
-OF_THE_FACTS = ("get_pipeline_status", "get_selfplay_stats", "get_task_stats")
+OF_THE_FACTS = ("get_pipeline_status", "get_selfplay_stats", "get_task_stats", "get_training_status")
+# What the facts of a run say, which a start of it does not change.
+KEPT = {
+    "get_pipeline_status": ("promotions", "iterations_completed", "games_generated", "stages"),
+    "get_selfplay_stats": ("total_games", "completed_tasks", "failed_tasks"),
+    "get_task_stats": ("active", "completed", "failed"),
+    "get_training_status": ("running", "completed", "failed", "slots", "by_workers"),
+}
 
 
 class AskedLoop(Loop):
@@ -267,6 +283,22 @@ async def test_a_second_process_is_told_what_the_run_knows(loop):
     assert content_of(loop.data) == content, "looking changed something"
     check(list(differences(again, stopped, stopped)))
     check(list(zeros_of_unknown(stopped, after)))
+    check(list(changed(stopped, after)))
+
+    loop.start()
+
+    async def runs_again():
+        told = await asyncio.to_thread(loop.second, "get_pipeline_status")
+        return told["get_pipeline_status"]["answer"]["run_state"] not in (None, "stopped")
+
+    await until(runs_again, "the run after its stop", loop)
+    await until(at_rest, "the end of all jobs", loop)
+    before = await loop.asked()
+    await until(loop.told_again(), "another report", loop)
+    second = await asyncio.to_thread(loop.second)
+    check(list(differences(second, before, await loop.asked())))
+    check(list(changed(before, after)))
+    check(list(changed(second, after)))
 
 
 @pytest.mark.parametrize("somebody_made_a_store", [False, True])

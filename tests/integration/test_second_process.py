@@ -14,10 +14,12 @@ ARCHIVE = Path(__file__).parents[1] / "data" / "earlier_run_folder.tar.xz"
 DEADLINE_S = 120.0
 ASK = """
 import json
+from dataclasses import asdict
 from app.coordination.data_pipeline_orchestrator import get_pipeline_orchestrator, get_pipeline_status
 from app.coordination.model_lifecycle_coordinator import get_model_coordinator, get_production_model_id
 from app.coordination.selfplay_orchestrator import get_selfplay_orchestrator, get_selfplay_stats
 from app.coordination.task_lifecycle_coordinator import get_task_stats
+from app.coordination.training_coordinator import get_training_coordinator, get_training_status
 
 print(json.dumps({
     "champion": get_production_model_id(),
@@ -28,6 +30,8 @@ print(json.dumps({
     "tasks": get_task_stats(),
     "selfplay": get_selfplay_stats(),
     "selfplay_tasks": len(get_selfplay_orchestrator().get_history(limit=1000)),
+    "training": get_training_status(),
+    "trainings": [asdict(each) for each in get_training_coordinator().get_history(limit=1000)],
 }))
 """
 ACT = """
@@ -105,6 +109,14 @@ def test_a_stopped_run_is_answered_from_its_folder(loop, tmp_path):
     assert found["selfplay"]["total_games"] == status["games"] + status["games_unchecked"]
     assert found["selfplay"]["completed_tasks"] == found["selfplay_tasks"] > 0
     assert found["selfplay"]["games_per_second"] == 0.0, "it is known that nothing plays"
+    models = run(["-m", "ringrift.cli", "models", "--json"], environment)[CONFIG]
+    assert {each["model_path"] for each in found["trainings"] if each["success"]} == {
+        f"blob:{each['model']}" for each in models
+    }
+    told = found["training"]
+    assert (told["running"], told["slots"], told["by_workers"]) == (0, [], [])
+    assert told["completed"] == len(models) >= 2
+    assert told["failed"] == len(found["trainings"]) - len(models)
 
 
 def test_without_a_run_everything_is_unknown_and_nothing_is_made(tmp_path):
@@ -116,6 +128,8 @@ def test_without_a_run_everything_is_unknown_and_nothing_is_made(tmp_path):
     assert found["models"]["total_models"] is None
     assert {found["tasks"][name] for name in ("active", "completed", "failed", "spawned")} == {None}
     assert {found["selfplay"][name] for name in ("total_games", "active_tasks", "games_last_hour")} == {None}
+    assert {found["training"][name] for name in ("running", "completed", "failed", "slots")} == {None}
+    assert found["trainings"] == []
     assert not (tmp_path / "nothing").exists()
 
 
@@ -170,6 +184,9 @@ async def test_a_live_run_is_answered_from_another_process(loop):
     assert found["tasks"]["completed"] > 0
     assert found["selfplay"]["total_games"] > 0
     assert 0 < found["selfplay"]["games_last_hour"] <= found["selfplay"]["total_games"]
+    assert found["training"]["running"] in (0, 1), "one config is trained by one at a time"
+    assert found["training"]["completed"] >= 1
+    assert found["trainings"][-1]["config_key"] == CONFIG
     await brings_games_of_its_own(loop, environment)
     ran, stopped, still_runs, why, started, runs_again, router_is_there = run(["-c", ACT], environment)
     assert (ran, stopped, still_runs) == (True, True, False)

@@ -12,8 +12,9 @@ import pytest
 from held_job import STEPS, held_command
 from ringrift.engine.ports import NewWork, WorkState
 from ringrift.jobs.shards.storage import open_shard
-from ringrift.learning.requests import Pause, Pauses
+from ringrift.learning.requests import Pauses
 from ringrift.work.job.protocol import JobOrder
+from ringrift.work.limits import Pause
 from ringrift.work.worker.records import live_workers, running_jobs
 from worker_orders import is_alive, use_command, worker_bench
 

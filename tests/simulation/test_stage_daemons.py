@@ -7,7 +7,6 @@ compares what is ordered and decided with and without it, and starts it again.
 import asyncio
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 
 import pytest
 from learning_world import BASELINES, World
@@ -32,9 +31,9 @@ from ringrift.learning.tuning import TOPIC as TUNED
 from ringrift.process import process_scope
 from ringrift.testing.simulation import simulate
 
-PAGE = Path(__file__).parents[2] / "docs" / "stages.md"
 CONFIG = "square8_2p"
 FOLLOWER = "square8_3p"
+METRICS_ANALYSIS = "metrics_analysis"
 PERIOD_S = 900.0  # long enough for promotions and tournaments
 RULES = {
     "students": StudentRules(distillation="small", small_net_games=4_000),
@@ -53,9 +52,9 @@ class AllFiles:
 class RunWithDaemons(World):
     """A loop that plans what the daemons of a manager stand for."""
 
-    def __init__(self, *, configs=(CONFIG,), rules=None, leave_out=()):
+    def __init__(self, *, configs=(CONFIG,), rules=None, leave_out=(), beside=()):
         super().__init__(7, configs=configs, faults=False, rules={**RULES, **(rules or {})})
-        self.leave_out = leave_out
+        self.leave_out, self.beside = leave_out, beside
 
     def _new_controller(self):
         made = super()._new_controller()
@@ -71,6 +70,11 @@ class RunWithDaemons(World):
             report.counts["quality"] = 0.1 if is_poor else 0.7
         return reports, told
 
+    def _train(self, order):
+        made, told = super()._train(order)
+        # Feedback goes by it, so only those say it who ask for it.
+        return made, {**told, **({"best_held": 1.0} if METRICS_ANALYSIS in self.beside else {})}
+
     async def live(self, body):
         """Run the loop and its daemons for as long as *body* takes."""
         process_scope().put(StageMembers, StageMembers(self.runtime, waker=get_loop_waker()))
@@ -83,7 +87,7 @@ class RunWithDaemons(World):
         self.manager.register_factory(DaemonType.STALE_FALLBACK, self._stale_fallback)
         async with asyncio.TaskGroup() as group:
             workers = [group.create_task(self._worker(f"w{n}")) for n in range(self.slots)]
-            await self.manager.start_all([*needed(set(LEVERS) - set(self.leave_out))])
+            await self.manager.start_all([*needed({*LEVERS, *self.beside} - set(self.leave_out))])
             members.complete()
             try:
                 await body(self)
@@ -412,6 +416,44 @@ def test_feedback_is_neutral_while_who_gives_it_is_stopped(name, counts, monkeyp
     lived(body)
 
 
+def test_nothing_is_decided_or_ordered_while_data_pipeline_is_stopped():
+    async def told(world):
+        return len([each for each in await world.facts() if not isinstance(each, Noted)])
+
+    async def body(world):
+        await world.periods(0.5)
+        assert await told(world)
+        await world.manager.stop(DaemonType.DATA_PIPELINE)
+        before = await told(world)
+        await world.periods(0.5)
+        assert await told(world) == before
+        assert world.manager.why(DaemonType.DATA_PIPELINE)
+        await world.manager.start(DaemonType.DATA_PIPELINE)
+        await world.periods(0.5)
+        assert await told(world) > before
+
+    lived(body)
+
+
+def test_what_curves_show_is_told_only_while_metrics_analysis_runs():
+    heard = []
+
+    async def body(world):
+        get_router().subscribe("METRICS_UPDATED", heard.append, "ear")
+        await world.periods(0.5)
+        assert heard
+        await world.manager.stop(DaemonType.METRICS_ANALYSIS)
+        before, trained = len(heard), len(await world.orders("train", since_s=0.0))
+        await world.periods(0.5)
+        assert len(await world.orders("train", since_s=0.0)) > trained
+        assert len(heard) == before
+        await world.manager.start(DaemonType.METRICS_ANALYSIS)
+        await world.periods(0.1)
+        assert len(heard) > before
+
+    lived(body, beside=(METRICS_ANALYSIS,))
+
+
 # Daemon: the test that stops it and sees the machine do without.
 SHOWN_BY = {
     **dict.fromkeys(ORDERED, test_what_a_daemon_orders_is_not_ordered_while_it_is_stopped),
@@ -425,19 +467,15 @@ SHOWN_BY = {
     "stale_fallback": test_old_games_are_trained_on_only_while_stale_fallback_runs,
     "quality_monitor": test_scores_of_games_count_only_while_quality_monitor_runs,
 }
+# The same of those that plan nothing themselves, and need the loop for what they do.
+LOOP_SHOWN_BY = {
+    "data_pipeline": test_nothing_is_decided_or_ordered_while_data_pipeline_is_stopped,
+    METRICS_ANALYSIS: test_what_curves_show_is_told_only_while_metrics_analysis_runs,
+}
 
 
-def table_of_stages():
-    rows = ["| daemon | what it does for the loop | shown by |", "|---|---|---|"]
-    for name in sorted(LEVERS):
-        about = product_registry()[DaemonType(name)].about
-        rows.append(f"| `{name.upper()}` | {about} | `{SHOWN_BY[name].__name__}` |")
-    return "\n".join(rows) + "\n"
-
-
-def test_every_daemon_that_plans_has_a_test_and_stands_in_the_documentation():
+def test_every_daemon_that_plans_has_a_test():
     assert SHOWN_BY.keys() == LEVERS
-    assert PAGE.read_text(encoding="utf8").endswith(table_of_stages()), f"run python {Path(__file__).name}"
 
 
 def test_every_lever_is_started_with_the_loop_in_every_profile():
@@ -458,8 +496,3 @@ def test_what_comes_up_later_or_ends_with_the_process_is_not_noted():
         assert [each for each in await world.facts(Noted) if each.topic == "stages"] == []
 
     simulate(after())
-
-
-if __name__ == "__main__":
-    text = PAGE.read_text(encoding="utf8")
-    PAGE.write_text(text[: text.index("| daemon |")] + table_of_stages(), encoding="utf8")

@@ -32,7 +32,7 @@ from ringrift.coordination.safeguards import get_emergency_stop
 from ringrift.decoding import decode_as
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.learning.requests import ALL, Pause, Pauses, ReadPauses
+from ringrift.learning.requests import ALL, Pauses, ReadPauses
 from ringrift.process_identity import user_name
 from ringrift.redaction import loaded_secret
 from ringrift.runtime import Runtime, system_runtime
@@ -40,6 +40,7 @@ from ringrift.settings import get_settings
 from ringrift.tls import own_files
 from ringrift.web.access import CODE_S, TOKEN_FILE
 from ringrift.web.address import Address, read_address
+from ringrift.work.limits import Pause
 from ringrift.work.worker.records import WorkerRecord, live_workers, own_capability
 
 # Asking the control process that runs on this machine, if one does, and the link to its page.

@@ -32,7 +32,7 @@ from ringrift.coordination.orchestrator_registry import get_orchestrator_roles
 from ringrift.coordination.run_coordinator import get_situations, get_stage_members
 from ringrift.coordination.sync_base import close_data_plane
 from ringrift.coordination.unified_health_manager import Evidence, get_health_manager
-from ringrift.daemons.planning import Ended, Phase
+from ringrift.daemons.planning import STOPPED_BY_PERSON, Ended, Phase
 from ringrift.daemons.requests import RequestCarrier
 from ringrift.daemons.running import attempt
 from ringrift.daemons.types import DaemonType
@@ -230,6 +230,13 @@ WORKERS_S_MAX = 60.0  # beyond the time that jobs get to seal what they have; a 
 T = TypeVar("T")
 
 
+async def _hold_down(requests: RequestCarrier, manager: DaemonManager) -> None:
+    """What people asked for while no run was there holds from the first start on."""
+    await requests.before_start()
+    if manager.why_resting(DaemonType.EVENT_ROUTER, STOPPED_BY_PERSON):
+        await get_router().rest()  # unless CROSS_PROCESS_POLLER starts it again
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
     """What came up, and what did not with its reason."""
@@ -273,8 +280,7 @@ async def run_control_process(
         members.holds = held_by_health
         stack.callback(members.close)
         requests = RequestCarrier(engine.kv, manager, system_runtime(), report=reports.write_now)
-        # What people asked for while no run was there holds from the first start on.
-        await requests.before_start()
+        await _hold_down(requests, manager)
         results = await _unless_stopped(manager.start_profile(profile), stop, keeping)
         if results is None:
             return

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 
 import psutil
@@ -21,13 +20,11 @@ from ringrift.health.run_status import RunChoice, read_run_choice, write_run_cho
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.process import process_scope
 from ringrift.settings import Settings, get_settings
+from ringrift.work.shares import check_config, known_configs
 
 DEFAULT_CONFIGS = ("square8_2p",)
 WORKERS_MAX = 1024
 WORKER_MEMORY_BYTES = 1_500_000_000  # a training job with its batch and the libraries
-
-_GAMES = "ringrift.games"
-_KEY = re.compile(r"(?P<board>[a-z][a-z0-9_]*)_(?P<players>[2-4])p")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +74,9 @@ def parse_configs(text: str) -> tuple[str, ...]:
     """Split `a,b,c`; raises `ConfigError` for what can be no config, and says what can."""
     keys = tuple(dict.fromkeys(key.strip() for key in _split(text) if key.strip()))
     if not keys:
-        raise ConfigError(f"no config is named in {text!r}; {_known()}")
+        raise ConfigError(f"no config is named in {text!r}; {known_configs()}")
     for key in keys:
-        _check(key)
+        check_config(key)
     return keys
 
 
@@ -92,25 +89,6 @@ def parse_workers(count: int) -> int:
 def _split(text: str) -> list[str]:
     """At the commas outside of brackets: an OpenSpiel game has its parameters in them."""
     return re.split(r",(?![^()]*\))", text)
-
-
-def _check(key: str) -> None:
-    boards = _boards()
-    family, colon, _ = key.partition(":")
-    if colon and family in boards:
-        return
-    found = _KEY.fullmatch(key)
-    if found is None or found["board"] not in boards:
-        raise ConfigError(f"{key!r} is no config; {_known()}")
-
-
-def _boards() -> Sequence[str]:
-    return sorted({point.name for point in entry_points(group=_GAMES)})
-
-
-def _known() -> str:
-    boards = ", ".join(f"{name}:GAME" if name == "open_spiel" else f"{name}_2p" for name in _boards())
-    return f"there are {boards} (RingRift's boards also with _3p and _4p)"
 
 
 # Whether the jobs can run at all: said before the run starts, not by its first failed job.

@@ -60,6 +60,7 @@ from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_of, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import CoordinatorStatus, HealthCheckResult
+from ringrift.work.backpressure import read_announced
 from ringrift.work.coordinator import ConfigSignals, heard_by
 
 __all__ = [
@@ -317,9 +318,6 @@ PRESETS = ("small", "medium", "large")
 ANSWER_S = 10.0
 # What the log held at the start is delivered before the loop is open; it waits so long in all.
 LOOP_STEP_S, LOOP_WAIT_STEPS = 0.5, 40
-STRAIN_S = 900.0  # a strain that nobody repeats is over after this time
-
-_STRAIN = frozenset({"BACKPRESSURE_ACTIVATED", "RESOURCE_CONSTRAINT_DETECTED"})
 
 
 class OperationMode(StrEnum):
@@ -328,6 +326,12 @@ class OperationMode(StrEnum):
     FULL = "full"
     DEGRADED = "degraded"  # something holds it back
     LOCAL = "local"  # nothing follows by itself
+
+
+def _mode(*, auto_trigger: bool, degraded: str | None) -> OperationMode:
+    if not auto_trigger:
+        return OperationMode.LOCAL
+    return OperationMode.FULL if degraded is None else OperationMode.DEGRADED
 
 
 class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -380,6 +384,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
 
     capability: ClassVar[str] = "pipeline"
     emits: ClassVar[tuple[str, ...]] = ("SYNC_REQUEST", "SYNC_TRIGGERED")
+    answers_instead: ClassVar[frozenset[str]] = frozenset({"get_metrics"})  # which would wait for the store
 
     def __init__(
         self,
@@ -393,7 +398,6 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         self.config = config or PipelineConfig()
         self._answers = answers_of(situations)
         self.signals = ConfigSignals()
-        self._strains: dict[tuple[str, str], tuple[float, str]] = {}  # event and node: when, why; newest last
 
     @property
     def auto_trigger(self) -> bool:
@@ -401,7 +405,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         return get_settings().auto_trigger_pipeline if asked is None else asked
 
     def reactions(self) -> Mapping[str, Callback]:
-        """Events are noted; some ask for a transfer or tell a strain; all but mere claims wake the loop."""
+        """Events are noted; some ask for a transfer; all but mere claims wake the loop."""
         return dict.fromkeys(heard_by(NAME), self._on_event)
 
     async def _on_event(self, event: RouterEvent) -> None:
@@ -411,33 +415,12 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
             await self._take_in(event)
             return
         self.signals.note(event)
-        if name in _STRAIN:
-            self._note_strain(name, told)
-        elif name == "BACKPRESSURE_RELEASED":
-            self._release(told)
-        elif name == "DATA_STALE":
+        if name == "DATA_STALE":
             await self._ask_for_fresh_data(told)
         elif name == "ORPHAN_GAMES_DETECTED":
             wanted = {"requester": NAME, "data_type": "games", "reason": "games that nobody registered"}
             await self.tell("SYNC_REQUEST", wanted)
         get_loop_waker().ring_for(event)
-
-    def _note_strain(self, name: str, told: Mapping[str, Any]) -> None:
-        where = (name, str(told.get("node_id") or ""))
-        why = told.get("reason") or told.get("resource_type") or name
-        current = {place: strain for place, strain in self._current_strains().items() if place != where}
-        self._strains = {**current, where: (self.runtime.now_s(), str(why))}
-
-    def _release(self, told: Mapping[str, Any]) -> None:
-        """Of the node that is named, or of all; what strains a node's resources is another matter."""
-        node = str(told.get("node_id") or "")
-        for name, where in list(self._strains):
-            if name == "BACKPRESSURE_ACTIVATED" and node in ("", where):
-                del self._strains[name, where]
-
-    def _current_strains(self) -> dict[tuple[str, str], tuple[float, str]]:
-        now_s = self.runtime.now_s()
-        return {place: each for place, each in self._strains.items() if now_s - each[0] < STRAIN_S}
 
     async def _take_in(self, event: RouterEvent) -> None:
         """Files that somebody names become facts where the loop runs; what cannot is refused with the reason.
@@ -483,14 +466,14 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
 
     @property
     def mode(self) -> OperationMode:
-        if not self.auto_trigger:
-            return OperationMode.LOCAL
-        return OperationMode.FULL if self.why_degraded() is None else OperationMode.DEGRADED
+        return _mode(auto_trigger=self.auto_trigger, degraded=self.why_degraded())
 
-    def why_degraded(self) -> str | None:
-        """The newest reason; None while nothing holds it back."""
-        reasons = [why for _, why in self._current_strains().values()]
-        return reasons[-1] if reasons else None
+    @blocking(timeout_s=ANSWER_S)
+    async def why_degraded(self) -> str | None:
+        """Why producers are to rest, as QUEUE_MONITOR has measured it; None while nothing holds them back."""
+        engine = await existing_engine()
+        why = "" if engine is None else (await read_announced(engine.kv)).why_held(self.runtime.now_s())
+        return why or None
 
     def get_current_stage(self, config_key: str) -> PipelineStage:
         """Where a config is by the facts of the run; a config that the run does not have does nothing."""
@@ -513,7 +496,11 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
 
     def get_stats(self) -> dict[str, Any]:
         """The numbers of the run, in whichever process it runs; None is what nobody knows."""
-        return {**self._about_itself(), **self._of_the_run(), **self._in_store()}
+        about, degraded = self._about_itself(), self.why_degraded()
+        # Whether anything follows by itself only the process knows that could do it.
+        on = about["auto_trigger"]
+        mode = None if on is None else _mode(auto_trigger=on, degraded=degraded).value
+        return {"mode": mode, "degraded": degraded, **about, **self._of_the_run(), **self._in_store()}
 
     @reported
     def get_metrics(self) -> dict[str, Any]:
@@ -525,12 +512,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
 
     @reported
     def _about_itself(self) -> dict[str, Any]:
-        return {
-            "mode": self.mode.value,
-            "auto_trigger": self.auto_trigger,
-            "loop_runs": self._answers.loop is not None,
-            "degraded": self.why_degraded(),
-        }
+        return {"auto_trigger": self.auto_trigger, "loop_runs": self._answers.loop is not None}
 
     @blocking(timeout_s=ANSWER_S)
     async def _in_store(self) -> dict[str, Any]:

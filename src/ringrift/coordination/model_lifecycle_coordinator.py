@@ -7,7 +7,7 @@ model, and lets others know when the registry changed. It decides nothing.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -262,19 +262,18 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
         model = _model_of(payload) or self._champion_of(payload)
         if model:
             self._remember(model, event_type, payload)
-        action = _ACTIONS.get(event_type)
-        if action == "registered" and self._is_unknown(model):
-            return  # somebody says so; the run has no such model
-        if action is not None:
-            await self.tell(_registry_events(action, model, payload))
+        action, config = _ACTIONS.get(event_type), str(payload.get("config_key", ""))
+        if action is None:
+            return
+        states = self._states(config or None)
+        if not any(_is_so(action, model, state) for state in states):
+            return  # somebody says so; the facts of the run do not
+        champions = {state.champion for state in states}
+        await self.tell(_registry_events(action, model, payload, champions))
         if action in _SETTLES:
-            for state in self._states(str(payload.get("config_key", ""))):
+            for state in states:
                 await self._archive(state)
-        if action is not None:
-            await self._tell_archived()
-
-    def _is_unknown(self, model: str) -> bool:
-        return not any(state.player(model) for state in self._states(None))
+        await self._tell_archived()
 
     async def _archive(self, state: ConfigState) -> None:
         """Whenever the champion changed, put away what is far below it; the rest the plan does by itself."""
@@ -342,7 +341,21 @@ def _model_of(payload: Mapping[str, Any]) -> str:
     return path.removeprefix(blob_path(""))
 
 
-def _registry_events(action: str, model: str, payload: Mapping[str, Any]) -> list[Told]:
+def _is_so(action: str, model: str, state: ConfigState) -> bool:
+    """Whether the facts of a config say what an event says of *model*; anybody may publish one."""
+    match action:
+        case "promoted":
+            return model == state.champion
+        case "rolled_back":
+            return model in state.models and state.models[model].state is ModelState.ROLLED_BACK
+        case "architecture":
+            return True  # found by a search for a config of the run, which is no model yet
+    return state.player(model) is not None
+
+
+def _registry_events(
+    action: str, model: str, payload: Mapping[str, Any], champions: Collection[str | None]
+) -> list[Told]:
     """What others have to know: the registry changed, and a new champion is to be where it is needed."""
     config = str(payload.get("config_key", ""))
     told: list[Told] = [("REGISTRY_UPDATED", {"action": action, "model_id": model or config})]
@@ -356,7 +369,7 @@ def _registry_events(action: str, model: str, payload: Mapping[str, Any]) -> lis
         told.append(
             ("MODEL_UPDATED", {**about, "changes": {"stage": REGISTRY_STAGES[ModelState.ROLLED_BACK]}})
         )
-        if restored:
+        if restored in champions:
             back = {"config_key": config, "model_id": restored, "model_path": blob_path(restored)}
             told.append(("MODEL_SYNC_REQUESTED", {**back, "priority": "high", "reason": "restored champion"}))
     elif action == "corrupted":

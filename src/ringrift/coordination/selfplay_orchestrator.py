@@ -6,7 +6,6 @@ process answers the same, and what somebody merely says counts for nothing. What
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RunStatus, read_run_status, run_state
 from ringrift.runtime import Runtime
+from ringrift.work.backpressure import read_announced
 from ringrift.work.coordinator import STRAINED, ConfigSignals, NodeNotes
 from ringrift.work.job.protocol import JobReport, read_report
 from ringrift.work.shares import board_and_players
@@ -106,7 +106,6 @@ class SelfplayOrchestrator(SubscribedCoordinator):
         self.nodes = NodeNotes()
         self.signals = ConfigSignals()
         self._ended = _EndedTasks()
-        self._pressure: str | None = None
 
     def reactions(self) -> Mapping[str, Callback]:
         ring = get_loop_waker().ring_for
@@ -117,8 +116,8 @@ class SelfplayOrchestrator(SubscribedCoordinator):
             "TASK_ORPHANED": ring,
             "TASK_ABANDONED": ring,
             "SELFPLAY_COMPLETE": ring,
-            "BACKPRESSURE_ACTIVATED": self._on_pressure,
-            "BACKPRESSURE_RELEASED": self._on_relief,
+            "BACKPRESSURE_ACTIVATED": ring,
+            "BACKPRESSURE_RELEASED": ring,
             "RESOURCE_CONSTRAINT": lambda event: self.nodes.note(event, STRAINED),
             "REGRESSION_DETECTED": self._noted,
             "REGRESSION_CLEARED": self._noted,
@@ -130,15 +129,6 @@ class SelfplayOrchestrator(SubscribedCoordinator):
 
     def _noted(self, event: RouterEvent) -> None:
         self.signals.note(event)
-        get_loop_waker().ring_for(event)
-
-    def _on_pressure(self, event: RouterEvent) -> None:
-        self._pressure = str(event.payload.get("reason") or event.payload.get("level"))
-        self.nodes.note(event, STRAINED)
-
-    def _on_relief(self, event: RouterEvent) -> None:
-        self._pressure = None
-        self.nodes.clear(event)
         get_loop_waker().ring_for(event)
 
     # --- what it shows --------------------------------------------------------------------------------
@@ -153,22 +143,27 @@ class SelfplayOrchestrator(SubscribedCoordinator):
         store = await self._get_store()
         return [] if store is None else await _history(store, limit)
 
+    async def why_held(self) -> str:
+        """Why backpressure holds self-play back, as QUEUE_MONITOR has measured it; empty if it does not."""
+        store = await self._get_store()
+        return "" if store is None else (await read_announced(store.kv)).why_held(self.runtime.now_s())
+
     def is_paused(self) -> tuple[bool, str]:
         """Whether backpressure holds self-play back, and why. `ringrift explain` says what else does."""
-        pressure = self._held_back()["backpressure"]
-        return (pressure is not None, pressure or "")
+        why = run_blocking(self.why_held(), timeout_s=ANSWER_S)
+        return bool(why), why
 
     async def stats(self) -> dict[str, Any]:
         """The numbers of the run, the same in every process; None is what nobody knows."""
-        store = await self._get_store()
+        store, held_back = await self._get_store(), {"backpressure": await self.why_held() or None}
         if store is None:
-            return {**dict.fromkeys(_NUMBERS), **await asyncio.to_thread(self._held_back)}
+            return {**dict.fromkeys(_NUMBERS), **held_back}
         # From the store and not from events heard: these differ between processes.
         ended, seen = await self._ended.look(store.queue), await read_run_status(store.kv)
         active, now_s = await _active(store, self.runtime), self.runtime.now_s()
         # A store that others use is no run yet: its nothing is no zero.
         if seen is None and not active and KIND not in await store.queue.counts():
-            return {**dict.fromkeys(_NUMBERS), **await asyncio.to_thread(self._held_back)}
+            return {**dict.fromkeys(_NUMBERS), **held_back}
         recent = [task for task in ended if task.end_time and now_s - task.end_time <= WINDOW_S]
         by_config = _taken_in(_counted(recent, lambda task: task.config_key), seen)
         return {
@@ -180,7 +175,7 @@ class SelfplayOrchestrator(SubscribedCoordinator):
             "games_per_second": _speed(seen, now_s),
             "games_by_config": by_config,
             "games_by_node": _counted(recent, lambda task: task.node_id),
-            **await asyncio.to_thread(self._held_back),
+            **held_back,
         }
 
     get_active_tasks = blocking(active_tasks, timeout_s=ANSWER_S)
@@ -190,17 +185,9 @@ class SelfplayOrchestrator(SubscribedCoordinator):
         return run_blocking(self.stats(), timeout_s=ANSWER_S)
 
     @reported
-    def _held_back(self) -> dict[str, Any]:
-        return {"backpressure": self._pressure}
-
-    @reported
     def get_metrics(self) -> dict[str, Any]:
         """Without the numbers of the run: health is asked often, and must not wait for the store."""
-        return {
-            "events_heard": self.heard.total(),
-            "last_event_s": self._last_s,
-            "backpressure": self._pressure,
-        }
+        return {"events_heard": self.heard.total(), "last_event_s": self._last_s}
 
     def get_status(self) -> dict[str, Any]:
         return {**super().get_status(), **self.get_stats()}

@@ -59,6 +59,7 @@ from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.work.backpressure import BackpressureLevel
+from ringrift.work.shares import split_config
 
 __all__ = [
     "AutoSyncConfig",
@@ -632,8 +633,8 @@ def _level_of(value: Any) -> BackpressureLevel:
 
 
 def _config_of(key: Any) -> tuple[str | None, int | None]:
-    board, _, players = str(key or "").rpartition("_")
-    return (board, int(players[:-1])) if board and players[:-1].isdigit() else (None, None)
+    board, players = split_config(str(key or ""))
+    return (None, None) if players is None else (board, players)
 
 
 def get_sync_coordinator() -> SyncCoordinator:

@@ -43,6 +43,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import SingletonMixin
 from ringrift.status import CoordinatorStatus, HealthCheckResult
+from ringrift.work.shares import split_config
 
 __all__ = ["SyncFacade", "get_sync_facade", "reset_sync_facade", "sync"]
 
@@ -364,10 +365,10 @@ def _pace_of(request: SyncRequest) -> SyncPace:
 def _split(config_key: str | None) -> tuple[str | None, int | None]:
     if not config_key:
         return None, None
-    board, _, players = config_key.rpartition("_")
-    if not board or not players.endswith("p") or not players[:-1].isdigit():
+    board, players = split_config(config_key)
+    if players is None:
         raise ConfigError(f"{config_key!r} is no config key: expected {{board}}_{{n}}p, such as square8_2p")
-    return board, int(players[:-1])
+    return board, players
 
 
 def get_sync_facade() -> SyncFacade:

@@ -32,6 +32,7 @@ from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
+from ringrift.work.shares import split_config
 
 __all__ = ["SyncRouter", "get_sync_router"]
 
@@ -235,8 +236,8 @@ class SyncRouter:
 
 
 def _is_of(config: str, board: str | None, players: int | None) -> bool:
-    name, _, count = config.rpartition("_")
-    return board in (None, name) and (players is None or count == f"{players}p")
+    name, count = split_config(config)
+    return board in (None, name) and players in (None, count)
 
 
 def _has_room(disk: DiskState | None, size_bytes: int, limit_percent: float) -> bool:

@@ -57,7 +57,6 @@ from ringrift.work.limits import (
     CoordinatorState,
     EmergencyNotice,
     SpawnVerdict,
-    StateNotice,
     TaskLimits,
     TokenBucket,
     judge,
@@ -229,11 +228,10 @@ class TaskCoordinator(WiredCoordinator):
     async def set_state(
         self, state: CoordinatorState, reason: str = "", *, for_s: float | None = None
     ) -> None:
-        """Change it for all processes; *for_s* ends the change by itself.
+        """Change it for all processes; *for_s* ends the change by itself. What is no RUNNING is a pause.
 
         EMERGENCY is the emergency stop, and leaving it clears that.
         """
-        now_s = self._runtime.now_s()
         if state is CoordinatorState.EMERGENCY:
             await self._emergency.turn_on(reason or "asked for", for_s=for_s)
             # The next question must not be answered from a view of before the stop.
@@ -241,10 +239,7 @@ class TaskCoordinator(WiredCoordinator):
             return
         if (await self.admission.state()).state is CoordinatorState.EMERGENCY:
             await self._emergency.clear()
-        until_s = None if for_s is None else now_s + for_s
-        await self.admission.set_state(
-            StateNotice(state=state, reason=reason, since_s=now_s, until_s=until_s)
-        )
+        await self.admission.set_state(state, reason, for_s=for_s)
 
     def get_state(self) -> CoordinatorState:
         return run_blocking(self.admission.state(), timeout_s=ANSWER_S).state

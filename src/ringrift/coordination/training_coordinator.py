@@ -1,37 +1,47 @@
 """Training under the names of the documents: slots for whoever trains, and what is known of the trainings of
 the run.
+
+What is known is in the store: claims of the work queue and slots for what runs, the facts of the run and the
+ends of slots for what ended. So every process answers the same, and what somebody merely says counts for
+nothing; what is heard wakes the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ringrift.coordination.handler_base import SubscribedCoordinator
-from ringrift.coordination.run_coordinator import get_loop_waker
+from ringrift.coordination.run_coordinator import answers_of, get_loop_waker
 from ringrift.coordination.stale_fallback import StaleFallbackDaemon, create_stale_fallback
 from ringrift.coordination.training_trigger_daemon import (
     TrainingDecision,
     TrainingTriggerDaemon,
     create_training_trigger,
 )
-from ringrift.engine.arguments import check_part
-from ringrift.engine.blocking import run_blocking, take_in_thread
+from ringrift.engine.arguments import check_integer, check_part, check_text
+from ringrift.engine.blocking import blocking, run_blocking, take_in_thread
+from ringrift.engine.ports import WorkItem
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.facts.records import Model
+from ringrift.learning.facts.state import ConfigState, EndedTraining
 from ringrift.learning.intake import is_claim
+from ringrift.learning.job_announcements import blob_path, loss_of
 from ringrift.learning.plan.training_data import Fallback, fallback_tier, good_model, good_samples
-from ringrift.learning.requests import SLOTS_MAX, Refusal, Refused, TrainingJob, TrainingSlots
+from ringrift.learning.requests import SAID_CHARS_MAX, SLOTS_MAX, Refusal, Refused, TrainingJob, TrainingSlots
+from ringrift.learning.situation import Situations
 from ringrift.runtime import Runtime
-from ringrift.work.coordinator import AWAY, ConfigSignals, NodeNotes
-from ringrift.work.shares import board_and_players
+from ringrift.work.coordinator import ConfigSignals
+from ringrift.work.shares import PLAYERS_MAX, PLAYERS_MIN, check_config, split_config
+from ringrift.work.worker.records import RunningRecord, epochs_so_far, loss_so_far
 
 __all__ = [
     "SLOTS_MAX",
@@ -71,30 +81,30 @@ __all__ = [
 
 
 NAME = "training_coordinator"
-HISTORY_MAX = 500
-RUNNING_MAX = 200
-UNHEALTHY_S_MAX = 900.0  # a cluster that nobody called unhealthy again for so long may be tried
+ANSWER_S = 15.0
 
 _NOTED = (
     "ADAPTIVE_PARAMS_CHANGED CLUSTER_CAPACITY_CHANGED CMAES_TRIGGERED EVALUATION_COMPLETED "
-    "HYPERPARAMETER_UPDATED LOW_QUALITY_DATA_WARNING NAS_TRIGGERED PER_BUFFER_REBUILT PER_PRIORITIES_UPDATED "
-    "QUALITY_SCORE_UPDATED REGRESSION_CRITICAL REGRESSION_DETECTED TRAINING_BLOCKED_BY_QUALITY"
+    "HYPERPARAMETER_UPDATED LOW_QUALITY_DATA_WARNING NAS_TRIGGERED NODE_UNHEALTHY P2P_CLUSTER_UNHEALTHY "
+    "P2P_NODE_DEAD PER_BUFFER_REBUILT PER_PRIORITIES_UPDATED QUALITY_SCORE_UPDATED REGRESSION_CRITICAL "
+    "REGRESSION_DETECTED TRAINING_BLOCKED_BY_QUALITY TRAINING_PROGRESS TRAINING_STARTED"
 )
 _WAKE = (
-    "DATA_SYNC_COMPLETED MODEL_PROMOTED NEW_GAMES_AVAILABLE PROMOTION_ROLLED_BACK REGRESSION_CLEARED "
-    "SELFPLAY_COMPLETE TASK_ABANDONED TRAINING_ROLLBACK_NEEDED TRAINING_TRIGGERED"
+    "DATA_SYNC_COMPLETED MODEL_PROMOTED NEW_GAMES_AVAILABLE NODE_RECOVERED P2P_CLUSTER_HEALTHY "
+    "PROMOTION_ROLLED_BACK REGRESSION_CLEARED SELFPLAY_COMPLETE TASK_ABANDONED TRAINING_COMPLETED "
+    "TRAINING_FAILED TRAINING_ROLLBACK_NEEDED TRAINING_TRIGGERED"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRecord:
-    """One training, as it was told; *ended_s* is None while it runs."""
+    """One training; *ended_s* is None while it runs."""
 
     job_id: str
     config_key: str
     node_id: str = ""
     started_s: float = 0.0
-    epoch: int = 0
+    epoch: int | None = None
     loss: float | None = None
     ended_s: float | None = None
     success: bool = False
@@ -106,6 +116,7 @@ class TrainingCoordinator(SubscribedCoordinator):
     """Slots, and the trainings of the run."""
 
     capability: ClassVar[str] = "training_trigger"
+    answers_instead: ClassVar[frozenset[str]] = frozenset({"get_metrics"})  # which would wait for the store
     emits: ClassVar[tuple[str, ...]] = (
         "TRAINING_STARTED",
         "TRAINING_COMPLETED",
@@ -119,32 +130,17 @@ class TrainingCoordinator(SubscribedCoordinator):
         *,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
+        situations: Situations | None = None,
     ) -> None:
         super().__init__(NAME, router=router, runtime=runtime)
         self.slots = TrainingSlots(runtime=self.runtime) if slots is None else slots
         check_part("slots", self.slots, TrainingSlots)
-        self.nodes = NodeNotes()
+        self._answers = answers_of(situations)
         self.signals = ConfigSignals()
-        self._running: dict[str, TrainingRecord] = {}
-        self._history: deque[TrainingRecord] = deque(maxlen=HISTORY_MAX)
-        self._ended: deque[str] = deque(maxlen=HISTORY_MAX)
-        self._unhealthy: tuple[float, str] | None = None
-        self.refusals: dict[str, int] = {}
+        self.refusals: dict[str, int] = {}  # of slots that this process asked for
 
     def reactions(self) -> Mapping[str, Callback]:
-        table: dict[str, Callback] = dict.fromkeys(_NOTED.split(), self.signals.note)
-        table |= dict.fromkeys(_WAKE.split(), self._wake)
-        return table | {
-            "TRAINING_STARTED": self._on_started,
-            "TRAINING_PROGRESS": self._on_progress,
-            "TRAINING_COMPLETED": self._on_ended,
-            "TRAINING_FAILED": self._on_ended,
-            "P2P_CLUSTER_UNHEALTHY": self._on_unhealthy,
-            "P2P_CLUSTER_HEALTHY": self._on_healthy,
-            "NODE_UNHEALTHY": lambda event: self.nodes.note(event, AWAY),
-            "P2P_NODE_DEAD": lambda event: self.nodes.note(event, AWAY),
-            "NODE_RECOVERED": self._on_node_recovered,
-        }
+        return dict.fromkeys(_NOTED.split(), self.signals.note) | dict.fromkeys(_WAKE.split(), self._wake)
 
     # --- slots ----------------------------------------------------------------------------------------
 
@@ -152,8 +148,6 @@ class TrainingCoordinator(SubscribedCoordinator):
         self, config_key: str, *, model_version: str = "", wait_s: float = 0.0
     ) -> TrainingJob | Refused:
         """Take a slot, and tell that a training started; or say why not."""
-        if (why := self.why_unhealthy()) is not None:
-            return self._count(Refused(Refusal.CLUSTER_UNHEALTHY, why))
         answer = await self.slots.request(config_key, model_version=model_version, wait_s=wait_s)
         if isinstance(answer, Refused):
             # Whoever did not wait was refused at once, which is no timeout.
@@ -172,30 +166,21 @@ class TrainingCoordinator(SubscribedCoordinator):
 
         Of a slot that is not held here, only a model is told: its failure is its holder's to tell.
         """
-        record = self._running.get(job_id)
-        held = await self.slots.release(job_id)
+        error = str(error or "")[:SAID_CHARS_MAX] or ("" if model_path else "it ended without a model")
+        held = await self.slots.release(job_id, error=error, model_path=model_path, val_loss=val_loss)
         # The id is config, time, process and token; the config itself contains an underscore.
-        config = record.config_key if record else job_id.rsplit("_", 3)[0]
+        config = job_id.rsplit("_", 3)[0]
         if model_path and not error:
             done = {"config_key": config, "job_id": job_id, "success": True, "model_path": model_path}
             await self.tell("TRAINING_COMPLETED", {**done, "val_loss": val_loss})
         elif held:
-            failed = {"config_key": config, "job_id": job_id, "error": error or "it ended without a model"}
+            failed = {"config_key": config, "job_id": job_id, "error": error}
             await self.tell("TRAINING_FAILED", failed)
         return held
 
     async def leave(self, job_id: str) -> bool:
         """Give the slot back after a training whose model somebody else tells of."""
-        if (record := self._running.get(job_id)) is not None:
-            self._end(replace(record, ended_s=self.runtime.now_s(), success=True))
         return await self.slots.release(job_id)
-
-    def why_unhealthy(self) -> str | None:
-        """Why the cluster takes no training; runs out by itself."""
-        if self._unhealthy is None:
-            return None
-        since_s, reason = self._unhealthy
-        return reason if self.runtime.now_s() - since_s < UNHEALTHY_S_MAX else None
 
     def _count(self, refused: Refused) -> Refused:
         self.refusals[refused.reason.value] = self.refusals.get(refused.reason.value, 0) + 1
@@ -205,90 +190,112 @@ class TrainingCoordinator(SubscribedCoordinator):
 
     def _wake(self, event: RouterEvent) -> None:
         self.signals.note(event)
-        get_loop_waker().ring_for(event)
-
-    def _on_started(self, event: RouterEvent) -> None:
-        told = event.payload
-        job_id = str(told["job_id"])
-        # Events of other processes may come out of order: the end before the start.
-        if job_id in self._ended:
-            return
-        # A training whose end was never told must not keep its place for ever.
-        if len(self._running) >= RUNNING_MAX:
-            oldest = next(iter(self._running.values()))
-            self._end(replace(oldest, ended_s=self.runtime.now_s(), error="no end was told"))
-        self._running[job_id] = TrainingRecord(
-            job_id=job_id,
-            config_key=str(told["config_key"]),
-            node_id=str(told.get("node_id") or ""),
-            started_s=event.timestamp,
-        )
-
-    def _on_progress(self, event: RouterEvent) -> None:
-        told = event.payload
-        record = self._running.get(str(told["job_id"]))
-        if record is not None:
-            changed = replace(record, epoch=int(told["epoch"]), loss=float(told["train_loss"]))
-            self._running[record.job_id] = changed
-
-    def _on_ended(self, event: RouterEvent) -> None:
-        told = event.payload
-        job_id = str(told.get("job_id") or event.event_id)
-        if job_id in self._ended:
-            return
-        if is_claim(event) and job_id not in self._running:
-            # Somebody's word. If it comes with a model, the loop tells of that once it has taken it in.
-            return
-        record = self._running.get(job_id) or TrainingRecord(
-            job_id=job_id, config_key=str(told["config_key"]), started_s=event.timestamp
-        )
-        self._end(
-            replace(
-                record,
-                ended_s=event.timestamp,
-                success=event.event_type == "TRAINING_COMPLETED" and told.get("success") is not False,
-                loss=told.get("val_loss") or record.loss,
-                error=str(told.get("error") or ""),
-                model_path=str(told.get("model_path") or ""),
-            )
-        )
-        get_loop_waker().ring_for(event)
-
-    def _end(self, record: TrainingRecord) -> None:
-        self._running.pop(record.job_id, None)
-        self._history.append(record)
-        self._ended.append(record.job_id)
-
-    def _on_unhealthy(self, event: RouterEvent) -> None:
-        reason = event.payload.get("reason") or "the cluster is unhealthy"
-        self._unhealthy = (self.runtime.now_s(), str(reason))
-
-    def _on_healthy(self, event: RouterEvent) -> None:
-        self._unhealthy = None
-        get_loop_waker().ring_for(event)
-
-    def _on_node_recovered(self, event: RouterEvent) -> None:
-        self.nodes.clear(event)
-        get_loop_waker().ring_for(event)
+        # A claim counts with its file, and the intake wakes the loop.
+        if not is_claim(event):
+            get_loop_waker().ring_for(event)
 
     # --- what it shows --------------------------------------------------------------------------------
 
     def get_running(self) -> list[TrainingRecord]:
-        return list(self._running.values())
+        """Return who trains now: under a slot, or as a worker of the run."""
+        return self._running_and_slots()[0]
 
     def get_history(self, limit: int = 50) -> list[TrainingRecord]:
-        """Return ended trainings, newest first."""
-        return list(self._history)[::-1][:limit]
+        """Return ended trainings, newest first, as far back as the run remembers them one by one."""
+        states = self._states()
+        found = [_of_slot(job) for job in _not_taken_in(self._running_and_slots()[1], states)]
+        for state in states:
+            models = {each.job_id: each for each in (*state.models.values(), *state.students.values())}
+            # A copy: the loop of this process may note one more meanwhile.
+            found += [_of_run(state.config, each, models.get(each.job_id)) for each in tuple(state.trainings)]
+        return sorted(found, key=lambda record: -(record.ended_s or 0.0))[:limit]
+
+    def get_stats(self) -> dict[str, Any]:
+        """The numbers of the run, the same in every process; None is what nobody knows."""
+        states, (running, slots) = self._states(), self._running_and_slots()
+        ended = Counter("failed" if job.error else "completed" for job in _not_taken_in(slots, states))
+        for state in states:
+            ended.update(state.trained)
+        # A store that others use is no run yet: its nothing is no zero.
+        known = bool(states or running or slots)
+        return {
+            "running": len(running) if known else None,
+            "completed": ended["completed"] if known else None,
+            "failed": ended["failed"] if known else None,
+            "refusals": self.get_metrics()["refusals"],
+            "cluster_unhealthy": None,  # nothing knows of a cluster yet
+        }
+
+    def _states(self) -> list[ConfigState]:
+        run = self._answers.run()
+        return [] if run is None else [run.state(config) for config in run.configs()]
+
+    @blocking(timeout_s=ANSWER_S)
+    async def _running_and_slots(self) -> tuple[list[TrainingRecord], list[TrainingJob]]:
+        """The trainings that run, and those that gave their slots back; nothing without a store."""
+        if not self.slots.can_be_read():
+            return [], []
+        running = [_of_slot(job) for job in await self.slots.running()]
+        said, by_workers = await self.slots.told_by_workers(), await self.slots.of_workers()
+        running += [_of_worker(config, item, said.get(item.id)) for config, item in by_workers.items()]
+        return running, await self.slots.ended()
 
     @reported
-    def get_stats(self) -> dict[str, Any]:
-        return {
-            "running": len(self._running),
-            "completed": sum(record.success for record in self._history),
-            "failed": sum(not record.success for record in self._history),
-            "refusals": dict(self.refusals),
-            "cluster_unhealthy": self.why_unhealthy(),
-        }
+    def get_metrics(self) -> dict[str, Any]:
+        """Without the numbers of the run: health is asked often, and must not wait for the store."""
+        about = {"events_heard": self.heard.total(), "last_event_s": self._last_s}
+        return {**about, "refusals": dict(self.refusals)}
+
+    def get_status(self) -> dict[str, Any]:
+        return {**super().get_status(), **self.get_stats()}
+
+
+def _not_taken_in(slots: Sequence[TrainingJob], states: Sequence[ConfigState]) -> list[TrainingJob]:
+    """Those of *slots* whose model the run does not have: what it has taken in is a training of its own."""
+    taken = {each.slot for state in states for each in tuple(state.trainings)}
+    return [job for job in slots if job.job_id not in taken]
+
+
+def _of_slot(job: TrainingJob) -> TrainingRecord:
+    return TrainingRecord(
+        job_id=job.job_id,
+        config_key=job.config_key,
+        node_id=job.node,
+        started_s=job.started_s,
+        epoch=job.epochs,
+        loss=job.best_val_loss,
+        ended_s=job.ended_s,
+        success=job.ended_s is not None and not job.error,
+        error=job.error,
+        model_path=job.model_path,
+    )
+
+
+def _of_worker(config: str, item: WorkItem, said: RunningRecord | None) -> TrainingRecord:
+    if said is None:  # it has just begun
+        return TrainingRecord(job_id=item.id, config_key=config, started_s=item.changed_s)
+    return TrainingRecord(
+        job_id=item.id,
+        config_key=config,
+        node_id=said.node,
+        started_s=said.started_s,
+        epoch=epochs_so_far(said.extra, said.done),
+        loss=loss_so_far(said.extra, "train"),
+    )
+
+
+def _of_run(config: str, ended: EndedTraining, model: Model | None) -> TrainingRecord:
+    return TrainingRecord(
+        job_id=ended.job_id,
+        config_key=config,
+        node_id=ended.node,
+        started_s=ended.started_s,
+        loss=None if model is None else loss_of(model.losses),
+        ended_s=ended.at_s,
+        success=not ended.error,
+        error=ended.error,
+        model_path="" if model is None else blob_path(model.digest),
+    )
 
 
 def get_training_coordinator() -> TrainingCoordinator:
@@ -310,7 +317,6 @@ def wire_training_events(router: UnifiedEventRouter | None = None) -> TrainingCo
 # one.
 
 
-ANSWER_S = 15.0
 _CANCELLED = "whoever asked for the slot was cancelled"
 
 
@@ -392,10 +398,8 @@ def get_training_status() -> dict[str, Any]:
 
 
 async def async_can_train(board_type: str, num_players: int | None = None) -> tuple[bool, str]:
-    coordinator = get_training_coordinator()
-    if (why := coordinator.why_unhealthy()) is not None:
-        return False, f"{Refusal.CLUSTER_UNHEALTHY.value}: {why}"
-    refused = await coordinator.slots.can_train(_key(board_type, num_players))
+    config, slots = _key(board_type, num_players), get_training_coordinator().slots
+    refused = await slots.can_train(config) if slots.can_be_read() else None
     return (True, "") if refused is None else (False, f"{refused.reason.value}: {refused.message}")
 
 
@@ -439,10 +443,11 @@ async def async_training_slot(
 
 def _key(board_type: str, num_players: int | None) -> str:
     """The config of a board and a number of players, or the one that *board_type* names alone."""
-    if num_players is None:
-        if board_and_players(board_type)[0] == board_type:
-            raise ConfigError(f"how many play {board_type}? Name the number, or a config such as hex8_2p")
-        return board_type
-    if num_players < 1:
-        raise ConfigError(f"{num_players} players cannot play {board_type}")
-    return f"{board_type}_{num_players}p"
+    check_text("board_type", board_type)
+    if num_players is not None:
+        check_integer("num_players", num_players, low=PLAYERS_MIN, high=PLAYERS_MAX)
+    elif ":" not in board_type and split_config(board_type)[1] is None:
+        raise ConfigError(f"how many play {board_type}? Name the number, or a config such as hex8_2p")
+    config = board_type if num_players is None else f"{board_type}_{num_players}p"
+    check_config(config)
+    return config

@@ -52,11 +52,16 @@ READER_CHECK_S = 5.0
 SELF_CHECK_S = 30.0
 
 
+def _is_stopped_alone(manager: DaemonService) -> bool:
+    """Whether a daemon ends while the others go on: a manager that shuts down ends its rounds first."""
+    return manager.health_rounds_alive
+
+
 class EventRouterDaemon:
     """EVENT_ROUTER: the process's router reads what other processes say, and ends in order."""
 
-    def __init__(self, *, router: UnifiedEventRouter) -> None:
-        self._router = router
+    def __init__(self, *, router: UnifiedEventRouter, manager: DaemonService) -> None:
+        self._router, self._manager = router, manager
         self._running = False
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
@@ -68,7 +73,8 @@ class EventRouterDaemon:
             await asyncio.get_running_loop().create_future()
         finally:
             self._running = False
-            await self._router.stop()
+            # Every use of a router has it read again, which is not what somebody wants who stops this.
+            await (self._router.rest() if _is_stopped_alone(self._manager) else self._router.stop())
 
     def health_check(self) -> HealthCheckResult:
         """Running, it is not unhealthy for what a restart cannot mend: the router tries its log again."""
@@ -83,8 +89,8 @@ class EventRouterDaemon:
 class CrossProcessPoller:
     """CROSS_PROCESS_POLLER: makes sure that the log is being read while this process lives."""
 
-    def __init__(self, *, runtime: Runtime, router: UnifiedEventRouter) -> None:
-        self._runtime, self._router = runtime, router
+    def __init__(self, *, runtime: Runtime, router: UnifiedEventRouter, manager: DaemonService) -> None:
+        self._runtime, self._router, self._manager = runtime, router, manager
         self._running = False
         self.restarts = 0
 
@@ -98,6 +104,8 @@ class CrossProcessPoller:
                 await self._read_again()
         finally:
             self._running = False
+            if _is_stopped_alone(self._manager) and not self._manager.is_running(DaemonType.EVENT_ROUTER):
+                await self._router.rest()  # it read on when EVENT_ROUTER was stopped, so this ends with it
 
     async def _read_again(self) -> None:
         stats = self._router.get_stats()

@@ -38,7 +38,7 @@ LOOK_EVERY_S = 0.2
 MEANS: Mapping[str, str] = {
     "data_pipeline": "the loop stands still: nothing is decided, ordered or taken in",
     "selfplay_coordinator": "no new games are ordered",
-    "event_router": "events are delivered to nobody until it or cross_process_poller starts the router again",
+    "event_router": "events of other processes wait until it or cross_process_poller reads them again",
     "health_server": "there is no page, no probe and no metric; the commands go through the store and work",
     "daemon_watchdog": "nobody looks whether the supervisor itself works",
     "queue_monitor": "nobody notices that queues are too full",
@@ -68,6 +68,11 @@ class DaemonRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def holds_down(self) -> bool:
         return self.want is DaemonVerb.STOP
+
+    @property
+    def cause(self) -> str:
+        """Who wanted it, and why, as far as they said."""
+        return ", ".join(each for each in (self.by, self.reason) if each)
 
 
 class DaemonRequests:
@@ -100,6 +105,12 @@ class DaemonRequests:
         """All of them, by daemon."""
         found = [decode_entry(entry, DaemonRequest) for entry in await self._kv.entries(REQUESTS)]
         return {request.daemon: request for request in found}
+
+    async def stops(self) -> dict[str, DaemonRequest]:
+        """Those that hold a daemon of the product down; what cannot be read holds nothing down."""
+        known = {spec.daemon_type.value for spec in product_registry()}
+        read = [_read(entry) for entry in await self._kv.entries(REQUESTS)]
+        return {each.daemon: each for each in read if each and each.holds_down and each.daemon in known}
 
 
 def require_daemon(name: str, known: Registry | None = None) -> str:
@@ -250,7 +261,7 @@ class RequestCarrier:
 
 def _hold(unit: Unit, request: DaemonRequest) -> None:
     unit.holds[STOPPED_BY_PERSON] = None
-    unit.causes[STOPPED_BY_PERSON] = ", ".join(each for each in (request.by, request.reason) if each)
+    unit.causes[STOPPED_BY_PERSON] = request.cause
 
 
 def _read(entry: Entry) -> DaemonRequest | None:

@@ -30,7 +30,7 @@ from ringrift.engine.limits import (
     WAIT_S_MAX,
 )
 from ringrift.engine.ports import Claimant, Completion, CursorKey, LogEvent, NewWork, Position, WriteGuard
-from ringrift.engine.work_rules import ALL_WORK, hold_key
+from ringrift.engine.work_rules import hold_key, is_whole
 from ringrift.errors import ConfigError
 
 INTEGER_MAX = 2**63 - 1  # what a column of the database holds
@@ -268,7 +268,7 @@ def check_new_work(items: Sequence[NewWork]) -> None:
 
 def _check_group(group: str) -> None:
     check_name("group", group)
-    if group == ALL_WORK:
+    if is_whole(group):
         refuse("group", group, "the name of one group; this stands for all of them")
     if len(hold_key(group)) > KEY_CHARS_MAX:
         refuse("group", group, f"short enough for a key of {KEY_CHARS_MAX} characters")

@@ -13,6 +13,8 @@ ENDED = frozenset({WorkState.DONE, WorkState.DEAD, WorkState.CANCELLED})
 HOLDS = "queue/hold/"  # keys under which it stands what is not handed out
 WORK_LEASES = "lease/work/"  # keys of the leases under which others than workers do work of the queue
 ALL_WORK = "*"
+EMERGENCY_WORK = "*emergency"  # all of it, by the emergency stop, so that no end of a pause ends that
+_WHOLE = (ALL_WORK, EMERGENCY_WORK)
 LEASE_RAN_OUT = "the lease ran out"
 PAYLOAD_DAMAGED = "its payload is not what was added: the database is damaged"
 RESULT_DAMAGED = "its result is not what it was completed with: the database is damaged"
@@ -20,7 +22,12 @@ RESULT_DAMAGED = "its result is not what it was completed with: the database is 
 
 def hold_key(group: str) -> str:
     """The key whose entry, whatever its value, keeps the items of *group* (`ALL_WORK`: all) waiting."""
-    return HOLDS + (ALL_WORK if group == ALL_WORK else quote(group, safe=""))
+    return HOLDS + (group if is_whole(group) else quote(group, safe=""))
+
+
+def is_whole(group: str) -> bool:
+    """Whether that stands for the work of all groups."""
+    return group in _WHOLE
 
 
 def held_groups(keys: Iterable[str]) -> frozenset[str]:
@@ -55,7 +62,9 @@ class HeldWork(NamedTuple):
         )
 
     def holds(self, group: str, kind: str) -> bool:
-        return ALL_WORK in self.groups or group in self.groups or (group, kind) in self.kinds
+        if ALL_WORK in self.groups or EMERGENCY_WORK in self.groups:
+            return True
+        return group in self.groups or (group, kind) in self.kinds
 
 
 def lost_because(token: int, found: tuple[WorkState, int] | None) -> str:

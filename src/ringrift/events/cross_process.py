@@ -68,6 +68,7 @@ class CrossProcess:
         self._reader: asyncio.Task[None] | None = None
         self._tasks = TaskOwner(_OWNER)
         self._winding_down = False  # handlers that still run may publish, but no more is read for them
+        self.rests = False  # nothing is read until somebody starts it, whoever uses it
         self._adopting: set[asyncio.Task[None]] = set()
         # Own events between append and dispatch, and own events that lost their loop before the end.
         self._appending: dict[str, Sequence[Subscription]] = {}
@@ -119,8 +120,9 @@ class CrossProcess:
         if self._keeper is not None and self._keeper.is_due:
             await self._keeper.keep()  # first: whoever is cancelled in it has not published yet
         event_log = await self._open()
-        # A process that only publishes needs no cursors, and takes no identity for it.
-        if self._table.crossing():
+        # A process that only publishes needs no cursors, and takes no identity for it. While nobody reads,
+        # they would hold all that comes in the log and remember everything that is handled here.
+        if self._table.crossing() and not self.rests:
             await self._ready(event_log)
             self.start_soon()
         # From here on the reader may meet the record first; this tells it that the publisher is coming.
@@ -198,13 +200,14 @@ class CrossProcess:
 
     def start_soon(self) -> None:
         """Start reading, on the running loop, if nothing reads yet."""
-        if not self.is_reading and not self._winding_down and not self._is_ending():
+        if not (self.is_reading or self.rests or self._winding_down or self._is_ending()):
             # An empty context: the reader belongs to no trace and to no event's handler.
             self._reader = self._tasks.create_task(self._read_forever(), name="reader", context=Context())
 
     async def start(self) -> None:
         """Open the log and start reading. Raises if the log cannot be opened."""
         await self._ready(await self._open())
+        self.rests = False
         self.start_soon()
 
     async def stop_reading(self) -> None:

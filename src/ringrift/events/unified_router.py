@@ -477,6 +477,12 @@ class UnifiedEventRouter:
             await self._crossing.close()
         self._home.leave()
 
+    async def rest(self) -> None:
+        """As `stop`; and while anybody goes on to use the router, only `start` has it read the log again."""
+        await self.stop()
+        if self._crossing is not None:
+            self._crossing.rests = True
+
     async def _let_go_of_log(self) -> None:
         """Somebody closes the engine: record what was handled there. The next use opens it again."""
         if self._crossing is None:

@@ -38,6 +38,7 @@ from ringrift.learning.announcements import SOURCE as LOOP
 from ringrift.learning.facts.facts import JobIssued
 from ringrift.learning.facts.results import (
     OUTSIDE,
+    SLOT_FIELD,
     WEIGHTS_SUFFIX,
     OfferedResults,
     player_text,
@@ -64,6 +65,7 @@ PRIORITY = 1_000_000  # it is done already, and must not wait behind what is not
 LEASE_S = 60.0
 ORDER_S = 30.0  # so long a file waits for the one that it builds on
 COUNT_MAX, YEAR_S = 1_000_000_000, 31_536_000.0
+JOB_ID_CHARS_MAX = 200
 _CHUNK_BYTES = 1 << 20
 RESULTS_BYTES_MAX = 16 << 20
 _KINDS = {
@@ -265,7 +267,9 @@ class FileIntake:
         )
         fields = {"steps": _count(told, "samples_trained"), "epochs": told.get("epochs")}
         losses = {"train": told.get("train_loss"), "best_held": told.get("val_loss")}
-        known = {name: value for name, value in {**fields, **losses}.items() if value is not None}
+        # Who tells of a training by its slot has told its end there, too: it must not count twice.
+        slot = {SLOT_FIELD: str(told.get("job_id") or "")[:JOB_ID_CHARS_MAX] or None}
+        known = {name: value for name, value in {**fields, **losses, **slot}.items() if value is not None}
         return order, [_artifact(copy, "model", {}), made], known
 
     # --- the facts ------------------------------------------------------------------------------------

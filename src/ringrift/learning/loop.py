@@ -124,7 +124,7 @@ class StatusWriter:
             findings=await self._findings(states),
             starting=start_status(states),
             worker_statistics=worker_statistics(states, workers, now_s),
-            paused=None if paused is None else msgspec.to_builtins(paused),
+            paused=None if paused is None else paused.to_dict(),
         )
 
     async def _findings(self, states: Sequence[ConfigState]) -> tuple[dict[str, Any], ...]:

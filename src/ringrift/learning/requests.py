@@ -16,12 +16,14 @@ import msgspec
 import structlog
 
 from ringrift.decoding import decoder_of
+from ringrift.engine.arguments import check_integer
 from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder, lease_key
 from ringrift.engine.opening import get_engine, has_store
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue
 from ringrift.engine.work_rules import (
     ALL_WORK,
+    EMERGENCY_WORK,
     HOLDS,
     WORK_LEASES,
     HeldWork,
@@ -37,7 +39,15 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.stages import SlotHold
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.task_owner import TaskOwner
-from ringrift.work.worker.records import SET_ASIDE, SetAsideRecord, set_aside_key
+from ringrift.work.job.protocol import number
+from ringrift.work.limits import Pause
+from ringrift.work.worker.records import (
+    SET_ASIDE,
+    RunningRecord,
+    SetAsideRecord,
+    running_jobs,
+    set_aside_key,
+)
 
 log = structlog.get_logger()
 
@@ -47,18 +57,6 @@ log = structlog.get_logger()
 
 
 ALL = ALL_WORK
-
-
-class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """Who paused it, when and why."""
-
-    reason: str = ""
-    by: str = ""
-    at_s: float = 0.0
-
-    @property
-    def why(self) -> str:
-        return self.reason or f"by {self.by or 'a user'}"
 
 
 class Pauses:
@@ -81,7 +79,8 @@ class Pauses:
 
     async def end_all(self) -> list[str]:
         """Let everything go on, also what is no longer in the run; return what was paused."""
-        return await self.end(sorted(held_groups(entry.key for entry in await self._kv.entries(HOLDS))))
+        held = held_groups(entry.key for entry in await self._kv.entries(HOLDS))
+        return await self.end(sorted(held - {EMERGENCY_WORK}))
 
     async def read(self) -> ReadPauses:
         """All pauses as they are now."""
@@ -95,8 +94,8 @@ class ReadPauses:
         self._entries = {entry.key: entry for entry in entries}
 
     def of(self, config: str) -> Pause | None:
-        """The pause that holds *config*: that of the whole run before its own."""
-        for place in (ALL, config):
+        """The pause that holds *config*: an emergency stop, and that of the whole run, before its own."""
+        for place in (EMERGENCY_WORK, ALL, config):
             if (entry := self._entries.get(hold_key(place))) is not None:
                 return decode_entry(entry, Pause)
         return None
@@ -245,6 +244,10 @@ def _worker_key(config: str, worker: str) -> str:
 SLOTS_MAX = 8
 JOBS = "training/job/"
 PLACES = "training/slot/"
+ENDED = "training/ended/"
+ENDED_MAX = 200  # the oldest go first
+ENDED_KEPT_S = 30 * 86_400.0
+SAID_CHARS_MAX = 2_000
 RELEASE_S = 5.0
 TRAIN = "train"  # the kind of the loop's trainings in the queue
 CLAIMED_MAX = 10_000  # items that are looked through for trainings; there are no more workers
@@ -255,7 +258,6 @@ LEASE = LeaseConfig(lease_s=90.0, renew_s=10.0)
 class Refusal(StrEnum):
     """Why there is no slot."""
 
-    CLUSTER_UNHEALTHY = "cluster_unhealthy"
     ALREADY_RUNNING = "already_running"
     MAX_CONCURRENT_REACHED = "max_concurrent_reached"
     LOCK_FAILED = "lock_failed"  # the engine did not answer
@@ -270,7 +272,7 @@ class Refused:
 
 
 class TrainingJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A training that has a slot, as everybody sees it."""
+    """A training that has a slot, or had one, as everybody sees it."""
 
     job_id: str
     config_key: str
@@ -283,6 +285,9 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True):
     epochs: int = 0
     best_val_loss: float | None = None
     current_elo: float | None = None
+    ended_s: float | None = None  # None: it runs
+    error: str = ""  # of one that ended: empty if it ended well
+    model_path: str = ""  # what its holder said it brought
 
 
 @dataclass(slots=True)
@@ -358,8 +363,10 @@ class TrainingSlots:
         log.info("training.slot_taken", job_id=job.job_id, config=config_key, token=token)
         return job
 
-    async def release(self, job_id: str) -> bool:
-        """Give the slot back; False if this process does not hold it."""
+    async def release(
+        self, job_id: str, *, error: str = "", model_path: str = "", val_loss: float | None = None
+    ) -> bool:
+        """Give the slot back and keep how the training ended; False if this process does not hold it."""
         held = self._held.pop(job_id, None)
         if held is None:
             return False
@@ -370,7 +377,25 @@ class TrainingSlots:
                 await kv.delete(JOBS + quote(held.job.config_key, safe=""))
             for lease in held.leases:
                 await lease.release()
+            # The slot is free by now, so what its holder says is kept as far as it can be.
+            said = {"error": error[:SAID_CHARS_MAX], "model_path": str(model_path)[:SAID_CHARS_MAX]}
+            loss = held.job.best_val_loss if val_loss is None else number(val_loss)
+            await self._keep_end(kv, msgspec.structs.replace(held.job, best_val_loss=loss, **said))
         return True
+
+    async def _keep_end(self, kv: KeyValue, job: TrainingJob) -> None:
+        known, now_s = await kv.entries(ENDED), self._runtime.now_s()
+        for entry in known[: max(0, len(known) + 1 - ENDED_MAX)]:
+            await kv.delete(entry.key)
+        record = msgspec.structs.replace(job, ended_s=now_s)
+        key = f"{ENDED}{now_s:017.6f}/{quote(job.job_id, safe='')}"  # in the order of their ends
+        await kv.put(key, msgspec.json.encode(record), ttl_s=ENDED_KEPT_S)
+
+    async def ended(self) -> list[TrainingJob]:
+        """Return the trainings that had a slot and gave it back, oldest first, in whichever process."""
+        return [
+            decode_entry(each, TrainingJob) for each in await (await self._open_engine()).kv.entries(ENDED)
+        ]
 
     async def update(self, job_id: str, *, epochs: int, best_val_loss: float | None = None) -> None:
         """Say how far a training is; `LeaseLost` when it has lost its slot and must stop."""
@@ -379,7 +404,8 @@ class TrainingSlots:
             raise LeaseLost(job_id, token=0, reason="this process does not hold the slot")
         if held.leases[0].token != held.job.token:
             raise LeaseLost(job_id, token=held.job.token, reason="another training has the config")
-        held.job = msgspec.structs.replace(held.job, epochs=epochs, best_val_loss=best_val_loss)
+        check_integer("epochs", epochs)
+        held.job = msgspec.structs.replace(held.job, epochs=epochs, best_val_loss=number(best_val_loss))
         await self._write((await self._open_engine()).kv, held.job)
 
     def holds(self, job_id: str) -> bool:
@@ -405,7 +431,13 @@ class TrainingSlots:
 
     async def of_workers(self) -> dict[str, WorkItem]:
         """Return the trainings of the loop that workers have, by config."""
-        return await trainings_of_workers((await self._open_engine()).queue)
+        found, now_s = await trainings_of_workers((await self._open_engine()).queue), self._runtime.now_s()
+        # The claim of a worker that was killed stands until somebody next asks the queue for work.
+        return {config: item for config, item in found.items() if (item.lease_until_s or now_s + 1) > now_s}
+
+    async def told_by_workers(self) -> dict[str, RunningRecord]:
+        """Return what workers say of the jobs that they have, by item."""
+        return {each.job_id: each for each in await running_jobs((await self._open_engine()).kv)}
 
     async def can_train(self, config_key: str) -> Refused | None:
         """Return why there would be no slot now; None if there is one."""
@@ -446,8 +478,8 @@ class TrainingSlots:
         by_workers = len(await trainings_of_workers(engine.queue))
         if by_workers + await self._places(engine.kv) >= self._slots_max:
             return None
-        for number in range(self._slots_max):
-            lease = self._lease(engine.kv, f"{PLACES}{number}")
+        for place in range(self._slots_max):
+            lease = self._lease(engine.kv, f"{PLACES}{place}")
             if await lease.try_acquire():
                 return lease
         return None

@@ -52,8 +52,8 @@ from ringrift.learning.plan.stages import (
     stop_of,
     stops_of,
 )
-from ringrift.learning.requests import Pause
 from ringrift.learning.tuning import trials
+from ringrift.work.limits import Pause
 from ringrift.work.shares import PREPARING, slots_for
 from ringrift.work.worker.records import RunningRecord, WorkerRecord
 
@@ -343,7 +343,7 @@ def config_status(state: ConfigState, around: AroundConfig) -> ConfigStatus:
         tuned=tuple(trial.in_words() for trial in trials(state)),
         candidates=waiting_for_verdict(state),
         held_back="" if paused is not None else _held_back(state, around),
-        paused=None if paused is None else msgspec.to_builtins(paused),
+        paused=None if paused is None else paused.to_dict(),
         stopped={
             name: {"why": stop.why, "since_s": stop.since_s, "by_person": stop.by_person}
             for name, stop in stops_of(state).items()

@@ -27,6 +27,7 @@ from ringrift.learning.plan.stages import ARCHITECTURE_FEEDBACK, is_stopped
 from ringrift.learning.plan.training_data import window_files
 from ringrift.runtime import Runtime
 from ringrift.work.job.protocol import INPUTS, OUT, USER_PROGRAM, JobOrder
+from ringrift.work.shares import board_and_players
 
 # Records of searches, and when another may begin. Pure.
 
@@ -112,7 +113,7 @@ def kind_for_plateau(
 
 
 def _has_heuristic(config: str) -> bool:
-    return config.rpartition("_")[0] in HEURISTIC_BOARDS
+    return board_and_players(config)[0] in HEURISTIC_BOARDS
 
 
 def tune_order(

@@ -30,7 +30,7 @@ from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.tracing import continued, extract
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import secret_in
-from ringrift.learning.requests import ALL, Pause, Pauses
+from ringrift.learning.requests import ALL, Pauses
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.status import HealthCheckResult
@@ -41,6 +41,7 @@ from ringrift.web.address import Address, forget_address, write_address
 from ringrift.web.endpoints import PostedEvent, PostedRequest, Probes, events_by_http
 from ringrift.web.live_stream import LiveStream
 from ringrift.web.snapshot import FRESH_S, UNASKED_S, RunReader, SnapshotBoard, take_snapshot
+from ringrift.work.limits import Pause
 
 # --- the server ---------------------------------------------------------------------------------------
 #

@@ -16,6 +16,7 @@ from ringrift.engine.arguments import check_part
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine
 from ringrift.engine.run_reports import reported
+from ringrift.engine.work_rules import ALL_WORK, hold_key
 from ringrift.health.breakers import CircuitBreaker
 from ringrift.machine import NodeResources
 from ringrift.runtime import Runtime
@@ -27,6 +28,7 @@ from ringrift.work.limits import (
     CoordinatorState,
     EmergencyNotice,
     EmergencyState,
+    Pause,
     Question,
     SpawnVerdict,
     StateNotice,
@@ -38,7 +40,6 @@ from ringrift.work.limits import (
 )
 from ringrift.work.tasks import SELFPLAY_TYPES, RunningTask, TaskRegistry, TaskType, counted, task_type_of
 
-STATE_KEY = "tasks/state"
 FRESH_S = 1.0
 SPAWNS_PER_MINUTE, SPAWNS_PER_CORE = 60, 12
 NODES_MAX = 2_000  # nodes and kinds that are remembered; those not heard of for longest go first
@@ -123,8 +124,15 @@ class TaskAdmission:
     async def state(self) -> StateNotice:
         return self._state(await self._look())
 
-    async def set_state(self, notice: StateNotice) -> None:
-        await (await self._at.engine()).kv.put(STATE_KEY, msgspec.json.encode(notice))
+    async def set_state(self, state: CoordinatorState, reason: str, *, for_s: float | None = None) -> None:
+        """Hold the queue, as a pause of the whole run does, so that nothing that waits is claimed."""
+        kv, now_s = (await self._at.engine()).kv, self._at.runtime.now_s()
+        if state is CoordinatorState.RUNNING:
+            await kv.delete(hold_key(ALL_WORK))
+        else:
+            until_s = None if for_s is None else now_s + for_s
+            pause = Pause(reason=reason, at_s=now_s, state=state, until_s=until_s)
+            await kv.put(hold_key(ALL_WORK), msgspec.json.encode(pause), ttl_s=for_s)
         self.forget_view()
 
     def forget_view(self) -> None:
@@ -137,8 +145,8 @@ class TaskAdmission:
             return self._seen
         if not self._at.monitor.is_fresh:
             await self._at.monitor.refresh()
-        entry = await (await self._at.engine()).kv.get(STATE_KEY)
-        stored = StateNotice() if entry is None else decode_entry(entry, StateNotice)
+        entry = await (await self._at.engine()).kv.get(hold_key(ALL_WORK))
+        stored = StateNotice() if entry is None else _noticed(decode_entry(entry, Pause))
         resources = await self._at.resources()
         self._note_room(resources)
         self._seen = _Seen(
@@ -209,6 +217,10 @@ class TaskAdmission:
             for key, breaker in tuple(self._breakers.items())
             if breaker.opened_s is not None
         }
+
+
+def _noticed(pause: Pause) -> StateNotice:
+    return StateNotice(state=pause.state, reason=pause.why, since_s=pause.at_s, until_s=pause.until_s)
 
 
 def _breaker_keys(task_type: TaskType, node: str) -> tuple[str, str]:

@@ -17,7 +17,9 @@ import structlog
 from ringrift.decoding import decode_as
 from ringrift.engine.arguments import check_part
 from ringrift.engine.encoding import UNREADABLE
+from ringrift.engine.limits import TTL_S_MIN
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.work_rules import EMERGENCY_WORK, hold_key
 from ringrift.errors import ConfigError
 from ringrift.files import make_folders, remove_file, replace_file
 from ringrift.health.breakers import CircuitBreaker
@@ -37,6 +39,7 @@ log = structlog.get_logger()
 
 FILE_NAME = "EMERGENCY_STOP"
 KEY = "work/emergency_stop"
+HOLD = hold_key(EMERGENCY_WORK)  # while it is there the queue hands nothing out
 AUTOMATIC_S, AUTOMATIC_S_MAX = 300.0, 3600.0  # doubled each time it happens again within the memory
 MEMORY_S = 6 * 3600.0
 ANSWER_S = 10.0
@@ -129,7 +132,9 @@ class EmergencyState:
         """Let work start again; return what was in force."""
         found = await self.notice()
         await asyncio.to_thread(remove_file, self._places.file)
-        await (await self._places.kv()).delete(KEY)
+        kv = await self._places.kv()
+        await kv.delete(KEY)
+        await kv.delete(HOLD)
         if found is not None:
             log.warning("emergency_stop.cleared", reason=found.reason)
         return found
@@ -137,7 +142,17 @@ class EmergencyState:
     async def _write(self, notice: EmergencyNotice) -> EmergencyNotice:
         value = msgspec.json.encode(notice)
         await asyncio.to_thread(_write_file, self._places.file, value)
-        await (await self._places.kv()).put(KEY, value)
+        kv = await self._places.kv()
+        await kv.put(KEY, value)
+        pause = Pause(
+            reason=f"emergency stop: {notice.reason}",
+            by=notice.by,
+            at_s=notice.since_s,
+            until_s=notice.until_s,
+            state=CoordinatorState.EMERGENCY,
+        )
+        left_s = None if notice.until_s is None else max(TTL_S_MIN, notice.until_s - self._runtime.now_s())
+        await kv.put(HOLD, msgspec.json.encode(pause), ttl_s=left_s)
         log.error("emergency_stop.on", reason=notice.reason, by=notice.by, until_s=notice.until_s)
         return notice
 
@@ -208,6 +223,25 @@ class CoordinatorState(StrEnum):
     DRAINING = "draining"  # what runs may end
     EMERGENCY = "emergency"
     STOPPED = "stopped"
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds the work queue, or one group of it: who paused it, when, why and until when."""
+
+    reason: str = ""
+    by: str = ""
+    at_s: float = 0.0
+    state: CoordinatorState = CoordinatorState.PAUSED
+    until_s: float | None = None  # None: until somebody lets it go on
+
+    @property
+    def why(self) -> str:
+        return self.reason or f"by {self.by or 'a user'}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As the status of the run shows it."""
+        end = {} if self.until_s is None else {"until_s": self.until_s}
+        return {"reason": self.reason, "by": self.by, "at_s": self.at_s, **end}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

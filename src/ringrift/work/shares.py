@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 
 import msgspec
 
@@ -147,6 +148,8 @@ INTENSITY_MIN, INTENSITY_MAX = 0.5, 1.75
 LARGE_BOARDS = frozenset({"square19", "hexagonal"})
 GAMES_NEEDED_MAX = 500_000
 
+_GAMES = "ringrift.games"
+PLAYERS_MIN, PLAYERS_MAX = 2, 4
 _BY_GAMES = ((100, 64), (500, 150), (1000, 300))
 _BY_RATING = ((1800.0, 3200), (1600.0, 1600))
 _BUDGET_GROWN = 800
@@ -158,12 +161,42 @@ _GAMES_PER_POINT = 500
 _QUALITY_FACTORS = ((0.3, 1.5), (0.5, 1.3), (0.7, 1.0))
 
 
+def split_config(config: str) -> tuple[str, int | None]:
+    """Split `square8_2p`; a key without a number of players, as families of games have, is all board."""
+    board, _, seats = config.rpartition("_")
+    if board and seats.endswith("p") and seats[:-1].isdecimal():
+        return board, int(seats[:-1])
+    return config, None
+
+
 def board_and_players(config: str) -> tuple[str, int]:
     """Split `square8_2p`; a key without a number of players counts as two."""
-    board, _, seats = config.rpartition("_")
-    if board and seats.endswith("p") and seats[:-1].isdigit():
-        return board, int(seats[:-1])
-    return config, 2
+    board, players = split_config(config)
+    return board, 2 if players is None else players
+
+
+def check_config(key: str) -> None:
+    """Raise `ConfigError`, which says what there is, for what can be no config: no installed game has it.
+
+    Only the names of games are read and none is loaded, so what else a game demands, its jobs say.
+    """
+    boards = _boards()
+    family, colon, _ = key.partition(":")
+    if colon and family in boards:
+        return
+    board, _ = split_config(key)
+    allowed = [f"{board}_{number}p" for number in range(PLAYERS_MIN, PLAYERS_MAX + 1)]
+    if board not in boards or key not in allowed:
+        raise ConfigError(f"{key!r} is no config; {known_configs()}")
+
+
+def known_configs() -> str:
+    boards = ", ".join(f"{name}:GAME" if name == "open_spiel" else f"{name}_2p" for name in _boards())
+    return f"there are {boards} (RingRift's boards also with _3p and _4p)"
+
+
+def _boards() -> list[str]:
+    return sorted({point.name for point in entry_points(group=_GAMES)})
 
 
 def search_budget(config: str, *, games: int, rating: float | None, intensity: float = 1.0) -> int:

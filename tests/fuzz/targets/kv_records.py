@@ -37,11 +37,12 @@ from ringrift.learning.facts.facts import AnyFact, Recalled
 from ringrift.learning.facts.high_water import mark_path, read_mark
 from ringrift.learning.facts.ledger import check_chain, prefix_of, sound_facts
 from ringrift.learning.models import Champion
-from ringrift.learning.requests import Pause, Request, TrainingJob, read_request
+from ringrift.learning.requests import Request, TrainingJob, read_request
 from ringrift.learning.tuning import OptimizationRun
 from ringrift.work.admission import StateNotice
 from ringrift.work.job.folder import DamagedInput
 from ringrift.work.job.folder import _read as read_damaged_input
+from ringrift.work.limits import Pause
 from ringrift.work.tasks import Measured, Reservation, RunningTask
 from ringrift.work.tasks import _task as read_task
 from ringrift.work.tasks import _tasks as read_durations

@@ -77,6 +77,23 @@ def test_a_stop_of_a_run_that_is_down_is_noted_with_its_reason_and_shown(monkeyp
     assert row("auto_export")["reason"] == ""
 
 
+def test_the_doctor_names_what_a_stopped_daemon_leaves_undone_until_it_is_started_again():
+    write_status(SampleRun())
+
+    def findings():
+        found = json.loads(ringrift("doctor", "--quick", "--json").stdout)["findings"]
+        return [each["text"] for each in found if each["check"] == "stopped_daemons"]
+
+    assert findings() == []
+    ringrift("daemons", "stop", "dlq_retry", "--reason", "a letter is looked at")
+    (told,) = findings()
+    assert told.startswith("DLQ_RETRY is stopped: ")
+    assert "a letter is looked at (since " in told
+    assert "nobody does what it does: retries failed deliveries" in told
+    ringrift("daemons", "start", "dlq_retry")
+    assert findings() == []
+
+
 def test_stopping_what_the_machine_lives_by_says_what_that_means():
     write_status(SampleRun())
     assert "nothing is decided" in ringrift("daemons", "stop", "DATA_PIPELINE").stdout

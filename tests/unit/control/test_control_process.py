@@ -6,8 +6,11 @@ import pytest
 
 from ringrift.control.process import run_control_process
 from ringrift.coordination.daemon_manager import get_daemon_manager
+from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import is_master_loop_running
+from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb
 from ringrift.daemons.types import DaemonType
+from ringrift.engine.opening import close_engine, get_engine
 from ringrift.work.worker.local import LocalWorker
 
 
@@ -43,3 +46,18 @@ async def test_a_run_whose_workers_cannot_be_kept_alive_ends_with_the_reason(mon
             await run_control_process(profile="minimal", stop=asyncio.Event(), on_started=started.append)
     assert started
     assert not is_master_loop_running()
+
+
+async def test_a_run_whose_event_router_was_stopped_before_does_not_read_the_events_of_others():
+    asked = DaemonRequest(daemon="event_router", want=DaemonVerb.STOP, by="anna", at_s=1.0)
+    await DaemonRequests((await get_engine()).kv).ask(asked)
+    await close_engine()
+    stop, reading = asyncio.Event(), []
+
+    def look(_started):
+        reading.append(get_router().get_stats()["cross_process_polling"])
+        stop.set()
+
+    async with asyncio.timeout(60):
+        await run_control_process(profile="minimal", stop=stop, on_started=look)
+    assert reading == [False]

@@ -39,22 +39,32 @@ def router():
     return UnifiedEventRouter(enable_cross_process_polling=False)
 
 
-@pytest.mark.parametrize(("source", "is_shown"), [("a user", False), (LOOP, True)])
-async def test_a_training_that_somebody_claims_is_no_training_that_was_done(router, source, is_shown):
+@pytest.mark.parametrize("source", ["a user", "worker", LOOP])
+async def test_no_event_is_a_training(router, source):
+    """What is running and what was done is in the store; an event is no more than a word of it."""
     coordinator = TrainingCoordinator(router=router)
     coordinator.wire()
+    for number in range(3):
+        about = {"config_key": CONFIG, "job_id": f"j{number}", "node_id": "n"}
+        await router.publish("TRAINING_STARTED", about, source)
+        await router.publish("TRAINING_PROGRESS", {**about, "epoch": 7, "train_loss": 987654.0}, source)
+    for number in range(2):
+        failed = {"config_key": CONFIG, "job_id": f"j{number}", "error": "987654"}
+        await router.publish("TRAINING_FAILED", failed, source)
     await heard(router, source)
-    assert coordinator.get_stats()["completed"] == int(is_shown)
-    assert ("987654" in shown_by(coordinator)) is is_shown
+    await router.publish("P2P_CLUSTER_UNHEALTHY", {"healthy_nodes": 0, "node_count": 987_654}, source)
+    assert coordinator.get_running() == coordinator.get_history() == []
+    assert "987654" not in shown_by(coordinator)
 
 
 async def test_a_training_under_a_slot_ends_by_the_word_of_who_held_it(router):
     coordinator = TrainingCoordinator(router=router)
-    coordinator.wire()
-    started = {"config_key": CONFIG, "job_id": "j1"}
-    await router.publish("TRAINING_STARTED", started, "a user")
+    job = await coordinator.request(CONFIG)
     assert coordinator.get_stats()["running"] == 1
     await heard(router, "a user")
+    await router.publish("TRAINING_FAILED", {"config_key": CONFIG, "job_id": job.job_id, "error": "x"}, "y")
+    assert (coordinator.get_stats()["running"], coordinator.get_stats()["completed"]) == (1, 0)
+    await coordinator.finish(job.job_id, model_path="a.pth")
     assert (coordinator.get_stats()["running"], coordinator.get_stats()["completed"]) == (0, 1)
 
 

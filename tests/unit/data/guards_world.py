@@ -17,7 +17,7 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Engine
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.settings import load_settings
-from ringrift.testing.simulation import ManualRuntime
+from ringrift.testing.simulation import ManualRuntime, SimulatedRuntime
 
 OLD_S = 100_000.0  # older than any age rule
 
@@ -93,14 +93,21 @@ class DirectTransfers:
 class World:
     """Nodes by name; `a` is the first."""
 
-    def __init__(self, *nodes: DataNode, seed: int = 0) -> None:
-        self.runtime = ManualRuntime(seed=seed)
-        self.runtime.advance(10 * OLD_S)
+    def __init__(
+        self,
+        *nodes: DataNode,
+        seed: int = 0,
+        runtime: SimulatedRuntime | None = None,
+        router: UnifiedEventRouter | None = None,
+    ) -> None:
+        self.runtime = runtime or ManualRuntime(seed=seed)
+        if isinstance(self.runtime, ManualRuntime):
+            self.runtime.advance(10 * OLD_S)
         self.rng = random.Random(seed)
         self.store = MemoryStore()
         self.down: set[str] = set()
         self.transfers: list[tuple[str, str, tuple[str, ...]]] = []
-        self.router = UnifiedEventRouter(enable_cross_process_polling=False)
+        self.router = router or UnifiedEventRouter(enable_cross_process_polling=False)
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.router.subscribe(None, self._hear, "ear")
         self.planes = {node.name: self._plane(node.name, nodes) for node in nodes}

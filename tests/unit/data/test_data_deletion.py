@@ -242,7 +242,7 @@ def test_all_nodes_deleting_at_once_never_leave_too_few(seed, holders, rounds, c
 
 async def test_decisions_are_bounded(monkeypatch):
     monkeypatch.setattr("ringrift.data.kv_records.DECISIONS_MAX", 20)
-    monkeypatch.setattr("ringrift.data.protection.records._TRIM_EVERY", 10)
+    monkeypatch.setattr("ringrift.data.kv_records._TRIM_EVERY", 10)
     world = World(*nodes("a"))
     log = DecisionLog(world.planes["a"].kv, world.runtime, node="a")
     for number in range(95):

@@ -30,11 +30,12 @@ from ringrift.learning.intake import FileIntake, refused_claims, waiting_claims
 from ringrift.learning.loop import TrainingLoop
 from ringrift.learning.plan.evaluation import untrained_player
 from ringrift.learning.replay import replay
-from ringrift.learning.requests import ALL, Pause, Pauses
+from ringrift.learning.requests import ALL, Pauses
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings, get_settings
 from ringrift.testing.sample_run import idle_run
+from ringrift.work.limits import Pause
 
 CONFIG = "square8_2p"
 WEIGHTS = struct.pack("<Q", 2) + b"{}weights"
@@ -150,6 +151,18 @@ async def test_a_model_of_a_user_is_judged_like_any_other(site):
     assert (model.digest, model.rows_seen) == (hashlib.sha256(WEIGHTS).hexdigest(), 5000)
     assert "evaluate" in await site.wanted()
     assert replay(CONFIG, await read_facts(site.engine.kv, CONFIG), RULES) == []
+
+
+async def test_a_model_of_a_trainer_with_a_slot_is_known_by_the_slot(site):
+    await site.tell("NPZ_EXPORT_COMPLETE", samples_exported=1, games_exported=1, output_path=site.samples())
+    told = {"success": True, "model_path": site.model(), "job_id": f"{CONFIG}_1_2_3"}
+    await site.tell("TRAINING_COMPLETED", **told)
+    (training,) = site.state.trainings
+    assert (training.slot, training.error, dict(site.state.trained)) == (
+        f"{CONFIG}_1_2_3",
+        "",
+        {"completed": 1},
+    )
 
 
 @pytest.mark.parametrize(

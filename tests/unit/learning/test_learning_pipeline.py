@@ -9,8 +9,8 @@ import pytest
 from feedback_kit import Run
 from learning_story import RULES
 
+from ringrift.coordination import data_pipeline_orchestrator
 from ringrift.coordination.data_pipeline_orchestrator import (
-    STRAIN_S,
     DataPipelineDaemon,
     DataPipelineOrchestrator,
     OperationMode,
@@ -23,6 +23,7 @@ from ringrift.coordination.data_pipeline_orchestrator import (
 from ringrift.coordination.run_coordinator import get_loop_waker, get_open_run
 from ringrift.engine.leases import CONTROL_LEASE, NamedLease, end_lease, lease_holder
 from ringrift.engine.opening import close_engine, get_engine
+from ringrift.engine.run_reports import reported_getters
 from ringrift.errors import ConfigError, Conflict, LeaseLost
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -34,7 +35,7 @@ from ringrift.learning.loop import configs_of_the_run
 from ringrift.learning.plan.orders import train_order
 from ringrift.learning.plan.rules import LearningRules, learning_rules
 from ringrift.runtime import system_runtime
-from ringrift.testing.simulation import ManualRuntime
+from ringrift.work.backpressure import Announced, keep_announced
 
 CONFIG = "square8_2p"
 
@@ -164,32 +165,46 @@ async def test_old_data_and_unregistered_games_are_asked_for(router):
     assert all(not CATALOG[name].problems(payload) for name, payload in asked)
 
 
-async def test_strain_degrades_the_mode_until_it_is_released(router):
+async def measured(reason, *, active=True):
+    """What QUEUE_MONITOR keeps in the store of this process."""
+    now_s = system_runtime().now_s()
+    held = Announced(active=active, changed_s=now_s, reason=reason, measured_s=now_s)
+    await keep_announced((await get_engine()).kv, held)
+
+
+async def test_backpressure_that_was_measured_degrades_the_mode_until_it_is_released(router):
     pipeline = wire_pipeline_events(True, router=router)
-    assert pipeline.mode is OperationMode.FULL
-    await router.publish("BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "the disk is full"})
+    assert (pipeline.mode, pipeline.why_degraded()) == (OperationMode.FULL, None)
+    await measured("the disk is full")
     assert (pipeline.mode, pipeline.why_degraded()) == (OperationMode.DEGRADED, "the disk is full")
-    await router.publish("BACKPRESSURE_RELEASED", {})
-    assert pipeline.mode is OperationMode.FULL
+    again = DataPipelineOrchestrator(PipelineConfig(auto_trigger=True), router=router)
+    stats = again.get_stats()
+    assert (stats["mode"], stats["degraded"]) == ("degraded", "the disk is full"), "no event told it so"
     assert wire_pipeline_events(False, router=router).mode is OperationMode.LOCAL
+    await measured("", active=False)
+    assert again.mode is OperationMode.FULL
+    await close_engine()
 
 
-async def test_a_strain_ends_with_its_own_release_and_not_with_another(router):
-    runtime = ManualRuntime()
-    pipeline = DataPipelineOrchestrator(PipelineConfig(auto_trigger=True), router=router, runtime=runtime)
+async def test_what_is_asked_of_it_on_the_loop_does_not_wait_for_the_store(pipeline, monkeypatch):
+    def no_store(*_):
+        pytest.fail("the loop would stand still meanwhile")
+
+    monkeypatch.setattr(data_pipeline_orchestrator, "existing_engine", no_store)
+    for getter in reported_getters(pipeline):
+        if not getter.waits:
+            getter.ask()
+
+
+async def test_a_strain_that_somebody_claims_is_none(router):
+    pipeline = DataPipelineOrchestrator(PipelineConfig(auto_trigger=True), router=router)
     pipeline.wire()
+    await router.publish("BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "x"}, "a user")
     full = {"node_id": "a", "resource_type": "memory", "current_value": 99.0, "threshold": 95.0}
-    await router.publish("RESOURCE_CONSTRAINT_DETECTED", full)
-    for node in ("a", "b"):
-        told = {"node_id": node, "level": "high", "reason": f"the queue of {node} is full"}
-        await router.publish("BACKPRESSURE_ACTIVATED", told)
-    assert pipeline.why_degraded() == "the queue of b is full"
-    await router.publish("BACKPRESSURE_RELEASED", {"node_id": "b"})
-    assert pipeline.why_degraded() == "the queue of a is full"
-    await router.publish("BACKPRESSURE_RELEASED", {})
-    assert pipeline.why_degraded() == "memory"
-    runtime.advance(STRAIN_S)
-    assert pipeline.mode is OperationMode.FULL
+    await router.publish("RESOURCE_CONSTRAINT_DETECTED", full, "a user")
+    stats = pipeline.get_stats()
+    assert (stats["mode"], stats["degraded"]) == ("full", None)
+    assert get_loop_waker().rung["BACKPRESSURE_ACTIVATED"] == 1, "the loop looks at what was measured"
     pipeline.unwire()
 
 

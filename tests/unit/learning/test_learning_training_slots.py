@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 
+import msgspec
 import pytest
+from feedback_kit import Run, checked_shard, trained_model
+from learning_story import RULES
 
 from ringrift.coordination import training_coordinator
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.training_coordinator import (
     Refusal,
     Refused,
+    TrainingCoordinator,
     TrainingJob,
     TrainingSlots,
     async_can_train,
@@ -29,11 +34,17 @@ from ringrift.coordination.training_coordinator import (
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.leases import LeaseConfig
 from ringrift.engine.memory import memory_engine
-from ringrift.engine.opening import get_engine_blocking
+from ringrift.engine.opening import get_engine_blocking, has_store
 from ringrift.engine.ports import Claimant, NewWork
-from ringrift.errors import LeaseLost
+from ringrift.engine.run_reports import reported_getters
+from ringrift.errors import ConfigError, LeaseLost
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.testing.simulation import SimulatedRuntime, simulate
+from ringrift.learning import requests
+from ringrift.learning.facts.facts import JobEnded
+from ringrift.learning.plan.orders import train_order
+from ringrift.runtime import system_runtime
+from ringrift.testing.simulation import ManualRuntime, SimulatedRuntime, simulate
+from ringrift.work.worker.records import RunningRecord, running_key
 
 SHORT = LeaseConfig(lease_s=9.0, renew_s=1.0)
 
@@ -208,16 +219,15 @@ def test_the_documents_functions_know_what_workers_train():
     ]
 
 
-async def test_an_unhealthy_cluster_gives_no_slot_until_it_is_well_or_nobody_says_so_any_more():
+async def test_a_cluster_that_somebody_calls_unhealthy_refuses_no_slot():
     router = UnifiedEventRouter(enable_cross_process_polling=False)
     coordinator = wire_training_events(router)
     sick = {"healthy_nodes": 1, "node_count": 5, "reason": "4 nodes are gone"}
-    await router.publish("P2P_CLUSTER_UNHEALTHY", sick)
-    refused = await coordinator.request("hex8_2p")
-    assert (refused.reason, refused.message) == (Refusal.CLUSTER_UNHEALTHY, "4 nodes are gone")
-    assert coordinator.get_stats()["refusals"] == {"cluster_unhealthy": 1}
-    await router.publish("P2P_CLUSTER_HEALTHY", {"healthy_nodes": 5, "node_count": 5})
-    assert coordinator.why_unhealthy() is None
+    await router.publish("P2P_CLUSTER_UNHEALTHY", sick, "a user")
+    job = await coordinator.request("hex8_2p")
+    assert isinstance(job, TrainingJob)
+    assert (coordinator.get_stats()["refusals"], coordinator.get_stats()["cluster_unhealthy"]) == ({}, None)
+    await coordinator.finish(job.job_id)
 
 
 def test_the_documents_functions_on_the_embedded_engine():
@@ -243,6 +253,39 @@ def test_a_block_that_raises_frees_the_slot_and_counts_as_failed():
     with training_slot("hex8", 2) as job_id:
         assert job_id is not None
     assert [record.success for record in get_training_coordinator().get_history()] == [True, False]
+    assert get_training_coordinator().get_history()[1].error == "no data"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (("connect_four", "x"), "num_players is 'x'; it must be a whole number from 2 to 4"),
+        (("hex8", 9), "num_players is 9; it must be a whole number from 2 to 4"),
+        (("hex8", 1), "num_players is 1"),
+        (("hex8", True), "num_players is True"),
+        ((None,), "board_type is None; it must be text"),
+        ((7, 2), "board_type is 7; it must be text"),
+        (("hex8",), "how many play hex8?"),
+        (("hex8_9p",), "'hex8_9p' is no config"),
+        (("hex8_2p", 2), "'hex8_2p_2p' is no config"),
+        (("chess_2p",), "'chess_2p' is no config; there are connect_four_2p, "),
+        (("chess", 2), "'chess_2p' is no config"),
+        (("hex8_02p",), "'hex8_02p' is no config"),
+        (("",), "board_type is ''"),
+    ],
+)
+def test_a_config_that_cannot_be_trained_is_refused_with_the_reason(wrong, why):
+    for call in (can_train, request_training_slot):
+        with pytest.raises(ConfigError, match=re.escape(why)):
+            call(*wrong)
+    assert not has_store(), "nor is a store made for it"
+
+
+def test_asking_for_a_slot_makes_no_store():
+    assert can_train("hex8", 2) == (True, "")
+    assert can_train("connect_four_2p") == (True, "")
+    assert can_train("open_spiel:hex(board_size=3)") == (True, "")
+    assert not has_store()
 
 
 async def test_the_same_for_code_on_a_loop():
@@ -269,15 +312,113 @@ def test_a_training_that_has_told_its_model_does_not_fail_afterwards():
     assert heard == []
 
 
-async def test_a_training_whose_end_was_never_told_ends_when_its_place_is_needed():
-    router = UnifiedEventRouter(enable_cross_process_polling=False)
-    coordinator = wire_training_events(router)
-    for number in range(training_coordinator.RUNNING_MAX + 1):
-        started = {"job_id": f"job-{number}", "node_id": "n", "config_key": "hex8_2p"}
-        await router.publish("TRAINING_STARTED", started)
-    (ended,) = coordinator.get_history()
-    assert (ended.job_id, ended.error) == ("job-0", "no end was told")
-    assert ended.ended_s is not None
+def test_what_becomes_of_slots_is_known_to_whoever_looks_into_the_store():
+    with training_slot("hex8", 2) as first:
+        (running,) = TrainingCoordinator().get_running()
+        assert (running.job_id, running.config_key) == (first, "hex8_2p")
+        update_training_progress(first, epochs=3, best_val_loss=0.7)
+        assert TrainingCoordinator().get_running()[0].epoch == 3
+    failed = request_training_slot("hex8", 3)
+    release_training_slot(failed, error="out of memory")
+    others = TrainingCoordinator()
+    assert not others.get_running()
+    newest, oldest = others.get_history()
+    assert (newest.job_id, newest.success, newest.error) == (failed, False, "out of memory")
+    assert (oldest.job_id, oldest.success, oldest.loss, oldest.epoch) == (first, True, 0.7, 3)
+    assert newest.ended_s >= newest.started_s > 0
+    assert others.get_history(limit=1) == [newest]
+    stats = others.get_stats()
+    assert (stats["running"], stats["completed"], stats["failed"]) == (0, 1, 1)
+
+
+def test_what_a_trainer_says_of_itself_spoils_no_answer():
+    job_id = request_training_slot("hex8", 2)
+    with pytest.raises(ConfigError, match="epochs is 'seven'"):
+        update_training_progress(job_id, epochs="seven")
+    update_training_progress(job_id, epochs=1, best_val_loss="low")
+    assert [record.loss for record in get_training_coordinator().get_running()] == [None]
+    release_training_slot(job_id, error=ValueError("x" * 2_000_000), val_loss="low")
+    (record,) = get_training_coordinator().get_history()
+    assert (record.success, record.loss, record.error[:3]) == (False, None, "xxx")
+
+
+def test_the_ends_of_slots_that_are_kept_are_bounded(monkeypatch):
+    monkeypatch.setattr(requests, "ENDED_MAX", 3)
+
+    async def main():
+        engine, runtime, (mine, other) = two_processes()
+        ids = []
+        for _ in range(5):
+            job = await mine.request("hex8_2p")
+            ids.append(job.job_id)
+            await runtime.sleep(1.0)
+            await mine.release(job.job_id)
+        assert [job.job_id for job in await other.ended()] == ids[-3:]
+        await engine.close()
+
+    simulate(main())
+
+
+def test_without_a_store_nothing_is_known_and_none_is_made():
+    coordinator = TrainingCoordinator()
+    assert coordinator.get_running() == coordinator.get_history() == []
+    stats = coordinator.get_stats()
+    assert [stats[name] for name in ("running", "completed", "failed")] == [None, None, None]
+    assert not has_store()
+    get_engine_blocking()
+    stats = coordinator.get_stats()
+    assert [stats[name] for name in ("running", "completed", "failed")] == [None, None, None], "no run yet"
+
+
+def test_trainings_of_the_run_are_its_facts():
+    get_engine_blocking()
+    run = Run("hex8_2p", "hex8_3p")
+    coordinator = TrainingCoordinator(situations=run.situations)
+    assert coordinator.get_stats()["completed"] == 0, "it is known that nothing was trained"
+    model = trained_model(run.story)
+    failing = run.story.issue("train", train_order(run.story.state, RULES, [], None, sample_steps=1))
+    run.story.now_s += 5.0
+    run.story.fail(failing)
+    cancelled = run.story.issue("train", train_order(run.story.state, RULES, [], None, sample_steps=1))
+    run.story.write(JobEnded(at_s=run.story.now_s, job_id=cancelled, cancelled=True))
+    trained_model(run.stories["hex8_3p"])
+    failed, done, _ = coordinator.get_history()
+    assert (failed.job_id, failed.success, failed.error) == (failing, False, "out of memory")
+    assert failed.ended_s - failed.started_s == 15.0, "since it was ordered: nobody knows when it began"
+    assert (done.config_key, done.node_id, done.success) == ("hex8_2p", "n1", True)
+    assert (done.model_path, done.loss) == (f"blob:{model}", 1.0)
+    assert done.ended_s - done.started_s == 10.0
+    stats = coordinator.get_stats()
+    assert (stats["running"], stats["completed"], stats["failed"]) == (0, 2, 1)
+
+
+def test_a_training_that_was_made_under_a_slot_and_taken_in_counts_once():
+    get_engine_blocking()
+    run = Run("hex8_2p")
+    coordinator = TrainingCoordinator(situations=run.situations)
+    with training_slot("hex8", 2) as job_id:
+        release_training_slot(job_id, model_path="/nets/a.safetensors", val_loss=0.5)
+    assert coordinator.get_stats()["completed"] == 1
+    checked_shard(run.story)
+    run.story.export()
+    model = run.story.train(slot=job_id)
+    (record,) = coordinator.get_history()
+    assert record.model_path == f"blob:{model}"
+    assert coordinator.get_stats()["completed"] == 1
+
+
+async def test_what_is_asked_of_it_on_the_loop_does_not_wait_for_the_store(monkeypatch):
+    coordinator = wire_training_events(UnifiedEventRouter(enable_cross_process_polling=False))
+
+    def no_store(*_):
+        pytest.fail("the loop would stand still meanwhile")
+
+    for name in ("running", "ended", "of_workers", "told_by_workers"):
+        monkeypatch.setattr(coordinator.slots, name, no_store)
+    for getter in reported_getters(coordinator):
+        if not getter.waits:
+            getter.ask()
+    coordinator.unwire()
 
 
 async def held_in_a_block() -> None:
@@ -308,22 +449,48 @@ async def test_a_slot_that_is_taken_for_a_cancelled_caller_is_given_back(monkeyp
             await asyncio.sleep(0.02)
 
 
-async def test_a_workers_training_is_shown_from_start_to_end():
-    router = UnifiedEventRouter(enable_cross_process_polling=False)
-    coordinator = wire_training_events(router)
-    started = {"job_id": "hex8_2p.train.1", "node_id": "n", "config_key": "hex8_2p"}
-    await router.publish("TRAINING_STARTED", started)
+def test_a_workers_training_is_shown_for_as_long_as_the_worker_has_it():
+    engine, coordinator = get_engine_blocking(), TrainingCoordinator()
+    run_blocking(ordered(engine))
+    assert coordinator.get_running() == [], "it is only ordered"
+    (claim,) = run_blocking(engine.queue.claim(WORKER, lease_s=1.0))
     (running,) = coordinator.get_running()
-    assert (running.config_key, running.node_id) == ("hex8_2p", "n")
-    progress = {"config_key": "hex8_2p", "job_id": "hex8_2p.train.1", "epoch": 7, "train_loss": 0.5}
-    await router.publish("TRAINING_PROGRESS", progress)
-    assert coordinator.get_running()[0].epoch == 7
-    ended = {"config_key": "hex8_2p", "job_id": "hex8_2p.train.1", "success": True, "model_path": "blob:m"}
-    for _ in range(2):
-        await router.publish("TRAINING_COMPLETED", ended)
-    await router.publish("TRAINING_STARTED", started)  # a late repetition of the start
+    assert (running.job_id, running.config_key, running.epoch) == (claim.id, "hex8_2p", None)
+    run_blocking(engine.kv.put(running_key(claim.id), msgspec.json.encode(under_way(claim.id))))
+    (running,) = coordinator.get_running()
+    assert (running.node_id, running.started_s, running.epoch, running.loss) == ("n1", 5.0, 7, 0.5)
+    assert coordinator.get_stats()["running"] == 1
+    later = ManualRuntime()
+    later.advance(system_runtime().now_s() + 60.0)
+    assert TrainingCoordinator(runtime=later).get_running() == [], (
+        "its worker was killed, and nobody has looked at the queue since"
+    )
+    run_blocking(engine.queue.complete(claim.id, token=claim.token))
     assert coordinator.get_running() == []
-    assert len(coordinator.get_history()) == 1
+
+
+def under_way(item_id):
+    return RunningRecord(
+        job_id=item_id,
+        kind="train",
+        config="hex8_2p",
+        worker="w1",
+        node="n1",
+        pid=1,
+        attempt=1,
+        stage="train",
+        done=70,
+        total=100,
+        rate=1.0,
+        eta_s=None,
+        started_s=5.0,
+        at_s=6.0,
+        elapsed_s=1.0,
+        cpu_s=1.0,
+        memory_mb=1.0,
+        line="",
+        extra={"epoch": 7, "train_policy": 0.375, "train_value": 0.125},
+    )
 
 
 async def test_whoever_waits_in_vain_for_a_slot_is_heard_of():

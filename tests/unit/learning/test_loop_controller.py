@@ -36,7 +36,7 @@ from ringrift.learning.plan.stages import (
     why_not_planning,
 )
 from ringrift.learning.replay import replay
-from ringrift.learning.requests import ALL, Pause, Pauses
+from ringrift.learning.requests import ALL, Pauses
 from ringrift.learning.status_view import AroundConfig, config_status
 from ringrift.machine import NodeResources
 from ringrift.process import process_scope
@@ -44,6 +44,7 @@ from ringrift.settings import Settings
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure import Announced, keep_announced, read_announced
 from ringrift.work.job.protocol import JobArtifact, JobReport
+from ringrift.work.limits import Pause
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
 FIRST, SECOND = "square8_2p", "hex8_2p"

@@ -11,10 +11,10 @@ from ringrift.learning.plan.evaluation import who_plays
 from ringrift.learning.plan.orders import Snapshot, evaluate_order
 from ringrift.learning.plan.plan import plan
 from ringrift.learning.plan.stages import LEVERS, StopReason, stages_note
-from ringrift.learning.requests import Pause
 from ringrift.learning.status_view import AroundConfig, config_status, cost
 from ringrift.testing.sample_run import SampleRun
 from ringrift.web.endpoints import run_metrics
+from ringrift.work.limits import Pause
 
 
 def a_champion(config="square8_2p", **fields):

@@ -16,6 +16,7 @@ from ringrift.coordination.model_lifecycle_coordinator import (
 )
 from ringrift.engine.memory import memory_engine
 from ringrift.errors import Corrupt
+from ringrift.learning.facts.facts import RolledBack
 from ringrift.learning.facts.records import Model, ModelState
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.ratings import Rating
@@ -26,6 +27,15 @@ from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 
 DAY_S = 24 * 3600.0
+
+
+def promoted_models(run, number):
+    """So many champions of the first config, one after the other."""
+    models = []
+    for _ in range(number):
+        models.append(trained_model(run.story))
+        promote(run.story, models[-1])
+    return models
 
 
 @pytest.fixture
@@ -144,17 +154,65 @@ async def test_superseded_champions_are_archived_and_that_is_told(run, coordinat
     assert "superseded" in coordinator.get_state_history(champions[0])[-1][2]
 
 
-async def test_a_rollback_asks_for_the_restored_model(coordinator):
-    back = {
-        "config_key": "square8_2p",
-        "from_model_id": "b" * 64,
-        "to_model_id": "a" * 64,
-        "reason": "weaker",
-    }
+async def test_a_rollback_asks_for_the_restored_model(run, coordinator):
+    first, second = promoted_models(run, 2)
+    roll_back(run.story, second, first)
+    back = {"config_key": "square8_2p", "from_model_id": second, "to_model_id": first, "reason": "weaker"}
+    await coordinator.ear.router.publish("PROMOTION_ROLLED_BACK", back, "controller")
+    told = coordinator.ear.take()
+    assert told["REGISTRY_UPDATED"] == {"action": "rolled_back", "model_id": second}
+    assert told["MODEL_UPDATED"]["changes"] == {"stage": "rejected"}
+    assert told["MODEL_SYNC_REQUESTED"]["model_id"] == first
+
+
+async def test_a_rollback_to_no_model_asks_for_none(run, coordinator):
+    (model,) = promoted_models(run, 1)
+    run.story.write(RolledBack(at_s=run.story.now_s, model=model, restored=None, reason="weaker"))
+    back = {"config_key": "square8_2p", "from_model_id": model, "to_model_id": "", "reason": "weaker"}
     await coordinator.ear.router.publish("PROMOTION_ROLLED_BACK", back, "controller")
     told = coordinator.ear.take()
     assert told["REGISTRY_UPDATED"]["action"] == "rolled_back"
-    assert told["MODEL_SYNC_REQUESTED"]["model_id"] == "a" * 64
+    assert "MODEL_SYNC_REQUESTED" not in told
+
+
+TOLD_ON = ("REGISTRY_UPDATED", "MODEL_UPDATED", "MODEL_SYNC_REQUESTED")
+
+
+@pytest.mark.parametrize("source", ["a user", "controller"])
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        ("MODEL_PROMOTED", {"model_id": "fake"}),
+        ("MODEL_PROMOTED", {"model_id": "{first}"}),  # a champion once
+        ("MODEL_PROMOTED", {"model_id": "{champion}", "config_key": "hex8_2p"}),  # of another config
+        ("MODEL_PROMOTED", {"model_id": "{champion}", "config_key": "hex8_4p"}),
+        ("PROMOTION_ROLLED_BACK", {"from_model_id": "fake", "to_model_id": "{first}"}),
+        ("PROMOTION_ROLLED_BACK", {"from_model_id": "{champion}", "to_model_id": "{first}"}),
+        ("PROMOTION_ROLLED_BACK", {"from_model_id": "{first}", "to_model_id": "fake"}),
+        ("MODEL_CORRUPTED", {"model_id": "fake", "model_path": "blob:fake", "corruption_type": "torn"}),
+        ("NAS_BEST_ARCHITECTURE", {"config_key": "hex8_4p", "architecture": {}, "score": 1.0}),
+    ],
+)
+async def test_what_the_facts_do_not_say_is_not_told_on(run, coordinator, event, told, source):
+    first, champion = promoted_models(run, 2)
+    facts = run.story.state.facts
+    told = {
+        name: value.format(first=first, champion=champion) if isinstance(value, str) else value
+        for name, value in told.items()
+    }
+    payload = {"config_key": "square8_2p", "model_path": "m", "elo": 3000.0, "reason": "weaker", **told}
+    await coordinator.ear.router.publish(event, payload, source)
+    assert not coordinator.ear.take().keys() & set(TOLD_ON)
+    assert run.story.state.facts == facts, "nor is anything archived for it"
+
+
+async def test_a_damaged_model_of_the_run_is_asked_for_again(run, coordinator):
+    (model,) = promoted_models(run, 1)
+    damage = {"model_id": model, "model_path": f"blob:{model}", "corruption_type": "torn"}
+    await coordinator.ear.router.publish("MODEL_CORRUPTED", damage, "auto_promotion")
+    told = coordinator.ear.take()
+    assert told["REGISTRY_UPDATED"] == {"action": "corrupted", "model_id": model}
+    assert told["MODEL_SYNC_REQUESTED"]["model_id"] == model
 
 
 async def test_everything_it_hears_is_told_in_the_story_of_the_model(run, coordinator):

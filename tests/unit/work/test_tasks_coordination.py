@@ -7,8 +7,9 @@ import msgspec
 import pytest
 from tasks_world import ROOMY, in_tasks_world
 
-from ringrift.engine.ports import NewWork, WorkState
+from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.health.run_status import STATUS_KEY
+from ringrift.learning.requests import Pauses
 from ringrift.testing.sample_run import idle_config, idle_run
 from ringrift.work.admission import limits_for_machine
 from ringrift.work.limits import CoordinatorState, TaskLimits
@@ -221,6 +222,52 @@ def test_states_hold_for_all_processes_and_end_by_themselves(tmp_path):
         await other.coordinator.set_state(CoordinatorState.RUNNING)
         await world.runtime.sleep(2)
         assert (await world.coordinator.verdict("export", "n")).ok
+
+    in_tasks_world(scenario, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        (CoordinatorState.PAUSED, "lunch"),
+        (CoordinatorState.DRAINING, "lunch"),
+        (CoordinatorState.EMERGENCY, "emergency stop: lunch"),
+    ],
+)
+def test_what_waits_in_the_queue_is_held_and_shown_as_paused_until_it_may_go_on(tmp_path, state, why):
+    async def scenario(world):
+        kv, claimant = world.engine.kv, Claimant(worker="w")
+        await world.engine.queue.add([NewWork(kind="export", group="hex8_2p"), NewWork(kind="tidy")])
+        await world.coordinator.set_state(state, "lunch")
+        assert await world.engine.queue.claim(claimant, lease_s=60) == []
+        assert (await Pauses(kv).read()).why_paused("hex8_2p") == why
+        await world.another_process().coordinator.set_state(CoordinatorState.RUNNING)
+        assert (await Pauses(kv).read()).why_paused("hex8_2p") is None
+        assert len(await world.engine.queue.claim(claimant, lease_s=60, limit=9)) == 2
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_a_pause_for_a_time_lets_the_queue_go_on_by_itself(tmp_path):
+    async def scenario(world):
+        await world.engine.queue.add([NewWork(kind="export")])
+        await world.coordinator.set_state(CoordinatorState.PAUSED, "lunch", for_s=60)
+        since_s = world.runtime.now_s()
+        assert await world.engine.queue.claim(Claimant(worker="w"), lease_s=60, wait_s=600)
+        assert world.runtime.now_s() - since_s == pytest.approx(60, abs=5)
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_the_end_of_a_pause_ends_no_emergency_stop(tmp_path):
+    async def scenario(world):
+        await world.engine.queue.add([NewWork(kind="export")])
+        await world.coordinator.set_state(CoordinatorState.PAUSED, "lunch")
+        await world.emergency.turn_on("fire")
+        assert await Pauses(world.engine.kv).end_all() == ["*"]
+        assert await world.engine.queue.claim(Claimant(worker="w"), lease_s=60) == []
+        await world.emergency.clear()
+        assert await world.engine.queue.claim(Claimant(worker="w"), lease_s=60)
 
     in_tasks_world(scenario, tmp_path)
 

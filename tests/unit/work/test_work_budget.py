@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.work.shares import board_and_players, games_needed, quality_factor, search_budget
+from ringrift.work.shares import (
+    board_and_players,
+    games_needed,
+    quality_factor,
+    search_budget,
+    split_config,
+)
 
 
 @pytest.mark.parametrize(
@@ -50,3 +56,19 @@ def test_unknown_quality_changes_nothing_and_poor_quality_asks_for_more() -> Non
 def test_keys_of_other_games() -> None:
     assert board_and_players("connect_four_2p") == ("connect_four", 2)
     assert board_and_players("open_spiel:hex") == ("open_spiel:hex", 2)
+
+
+@pytest.mark.parametrize(
+    ("key", "parts"),
+    [
+        ("square8_2p", ("square8", 2)),
+        ("connect_four", ("connect_four", None)),
+        ("hex8_2x", ("hex8_2x", None)),
+        ("hex8_²p", ("hex8_²p", None)),
+        ("open_spiel:hex(board_size=8)", ("open_spiel:hex(board_size=8)", None)),
+        ("_2p", ("_2p", None)),
+        ("", ("", None)),
+    ],
+)
+def test_only_a_key_that_ends_with_a_number_of_players_is_cut(key, parts):
+    assert split_config(key) == parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 
@@ -30,6 +31,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import STATUS_KEY
 from ringrift.testing.sample_run import idle_config, idle_run
 from ringrift.testing.simulation import ManualRuntime
+from ringrift.work.backpressure import MEASURED_S_MAX, Announced, keep_announced
 from ringrift.work.coordinator import heard_by
 from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
@@ -205,12 +207,28 @@ async def test_a_task_that_was_revived_has_not_failed(selfplay):
     assert (await orchestrator.stats())["failed_tasks"] == 0
 
 
-async def test_backpressure_is_shown_until_it_is_released(router):
-    orchestrator = wire_selfplay_events(router)
-    await router.publish("BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "5,000 games wait"})
-    assert orchestrator.is_paused() == (True, "5,000 games wait")
-    await router.publish("BACKPRESSURE_RELEASED", {})
-    assert orchestrator.is_paused() == (False, "")
+FULL = "pending_games holds 5000, 2000 is its soft limit"
+
+
+async def test_backpressure_is_what_was_measured_also_by_a_run_before_this_one(selfplay):
+    orchestrator, engine, runtime = selfplay
+    assert (await orchestrator.stats())["backpressure"] is None
+    held = Announced(active=True, changed_s=runtime.now_s(), reason=FULL, measured_s=runtime.now_s())
+    await keep_announced(engine.kv, held)
+    assert (await orchestrator.stats())["backpressure"] == FULL, "no event said so to this process"
+    assert await asyncio.to_thread(orchestrator.is_paused) == (True, FULL)
+    runtime.advance(MEASURED_S_MAX)
+    assert (await orchestrator.stats())["backpressure"] is None, "nobody measures it any more"
+    assert await asyncio.to_thread(orchestrator.is_paused) == (False, "")
+
+
+async def test_backpressure_that_somebody_claims_is_none(selfplay, router):
+    orchestrator, _, _ = selfplay
+    await router.publish("BACKPRESSURE_ACTIVATED", {"level": "high", "reason": "x"}, "a user")
+    assert (await orchestrator.stats())["backpressure"] is None
+    assert await asyncio.to_thread(orchestrator.is_paused) == (False, "")
+    assert "backpressure" not in orchestrator.get_metrics()
+    assert get_loop_waker().rung["BACKPRESSURE_ACTIVATED"] == 1, "the loop looks at what was measured"
 
 
 async def test_the_documents_functions_work_on_the_process_router():

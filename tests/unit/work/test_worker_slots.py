@@ -17,6 +17,7 @@ from ringrift.errors import Unavailable
 from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.job.folder import JobFolders, JobRecord
+from ringrift.work.limits import FILE_NAME
 from ringrift.work.worker import main as worker_main
 from ringrift.work.worker.claim import WorkerEvents
 from ringrift.work.worker.main import Recovery, WorkerNames
@@ -154,6 +155,22 @@ async def test_a_sweep_with_an_old_record_leaves_a_fresh_attempt_alone(tmp_path,
     assert ended == []
     assert folder.read_record() == fresh
     await engine.close()
+
+
+def test_a_worker_claims_nothing_while_a_person_has_put_the_emergency_file_into_the_folder(tmp_path):
+    async def scenario(here):
+        (tmp_path / FILE_NAME).write_text("smoke in the rack", encoding="utf8")
+        await here.runtime.sleep(100)  # a claim that was waited for when the file came is given back
+        item_id = await here.add()
+        await here.runtime.sleep(100)
+        assert (await here.item(item_id)).state is WorkState.READY
+        (record,) = await live_workers(here.engine.kv)
+        assert record.set_aside == "emergency stop: smoke in the rack"
+        (tmp_path / FILE_NAME).unlink()
+        end_well(await here.child())
+        await here.until(item_id, WorkState.DONE)
+
+    simulated(scenario, tmp_path)
 
 
 def test_a_worker_that_is_set_aside_claims_nothing_until_it_may_again(tmp_path):

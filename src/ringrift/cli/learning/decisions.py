@@ -25,9 +25,10 @@ from ringrift.learning.facts.store_check import check_store
 from ringrift.learning.plan.orders import Explanation, read_explanations
 from ringrift.learning.plan.rules import LearningRules, configured_rules, decided_by_other_plans
 from ringrift.learning.replay import DecisionDivergence, Moment, in_short, moment, rebuilt_facts, replay
-from ringrift.learning.requests import Pause, Pauses
+from ringrift.learning.requests import Pauses
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
+from ringrift.work.limits import Pause
 
 # `ringrift explain CONFIG`: why the run does, or does not do, something now.
 

@@ -19,6 +19,7 @@ from ringrift.data.sync.plan import (
     target_score,
 )
 from ringrift.errors import ConfigError
+from ringrift.work.shares import split_config
 
 # What may be asked, and what is answered.
 
@@ -102,11 +103,11 @@ class SyncRequest:
 
     def wants(self, artifact: Artifact) -> bool:
         """Whether the file is of the type and config that is asked for."""
-        board, _, players = artifact.config.rpartition("_")
+        board, players = split_config(artifact.config)
         return (
             artifact.kind in self.kinds
             and self.board_type in (None, board)
-            and (self.num_players is None or players == f"{self.num_players}p")
+            and self.num_players in (None, players)
         )
 
 

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from ringrift.errors import ConfigError
 from ringrift.foreign_files.sample_archives import ROWS_MAX, UNREADABLE, SampleArchive, open_samples
 from ringrift.games.contract import Game
+from ringrift.games.registry import parse_config_key
 from ringrift.jobs.files import scratch_folder
 
 EXPORT_VERSION = "3.1"
@@ -97,7 +98,7 @@ class Codes:
 def scalars(game: Game, *, rows: int, policy_index_max: int) -> dict[str, Any]:
     """The scalars that describe the encoding."""
     planes, height, width = game.observation_shape
-    board = game.key if ":" in game.key else game.key.rpartition("_")[0]
+    board = game.key if ":" in game.key else parse_config_key(game.key).board
     return {
         "config_key": game.key,
         "board_type": board,

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
+from ringrift.daemons.requests import what_it_means
 from ringrift.engine.ports import Blobs, KeyValue
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.files import check_whole
@@ -20,10 +21,11 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import check_store
 from ringrift.learning.plan.evaluation import open_candidates
 from ringrift.learning.plan.orders import EXTRA_STAGES, STAGES
-from ringrift.learning.plan.stages import breaker_gate, slot_of
+from ringrift.learning.plan.stages import StageStop, breaker_gate, slot_of
 from ringrift.learning.plan.trust import suspect_since, why_distrusted
 from ringrift.settings import Settings
 from ringrift.work.job.folder import role_of
+from ringrift.work.shares import board_and_players
 
 # Checks of the run itself and of what it keeps.
 
@@ -75,6 +77,18 @@ def run_paused(ward: Ward) -> Iterator[Ailment]:
             level=Level.NOTICE,
             text=f"the run is paused: {ward.run_paused}",
             advice="`ringrift resume` lets it go on.",
+        )
+
+
+def stopped_daemons(ward: Ward) -> Iterator[Ailment]:
+    """What nobody does because somebody stopped its daemon; of most of them no plan says so."""
+    for name, asked in ward.stopped.items():
+        stop = StageStop(daemon=name, why=asked.cause or "a person wanted it so", since_s=asked.at_s)
+        yield Ailment(
+            level=Level.NOTICE,
+            text=f"{stop.reason}; without it: {what_it_means(name)}",
+            advice=f"`ringrift daemons start {name}` ends this.",
+            evidence={"daemon": name, "by": asked.by, "since_s": asked.at_s},
         )
 
 
@@ -297,7 +311,7 @@ CUT_OFF_REASONS = ("truncated", "unfinished")
 
 
 def has_draws(config: str) -> bool:
-    return config.rsplit("_", 1)[0] not in BOARDS_WITHOUT_DRAWS
+    return board_and_players(config)[0] not in BOARDS_WITHOUT_DRAWS
 
 
 def duplicates(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:

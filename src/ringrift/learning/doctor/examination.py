@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from ringrift.daemons.requests import DaemonRequests
 from ringrift.engine.ports import KeyValue
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import read_run_choice
@@ -53,6 +54,7 @@ CONFIG_CHECKS: dict[str, Check] = {
 }
 RUN_CHECKS: dict[str, Callable[[Ward], Iterator[Ailment]]] = {
     "run_paused": checks.run_paused,
+    "stopped_daemons": checks.stopped_daemons,
     "workers": checks.workers,
     "disk": checks.disk,
     "clock": checks.clock,
@@ -172,6 +174,7 @@ async def look_around(
         running=await running_jobs(kv),
         paused=paused,
         run_paused=pauses.why_paused(ALL),
+        stopped=await DaemonRequests(kv).stops(),
         damaged=await damaged_inputs(kv),
         disk_free_bytes=disk[0],
         disk_total_bytes=disk[1],

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from ringrift.daemons.requests import DaemonRequest
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
 from ringrift.learning.facts.ledger import quoted
@@ -77,6 +78,7 @@ class Ward:
     running: Sequence[RunningRecord] = ()
     paused: Mapping[str, str] = field(default_factory=dict)  # config: reason
     run_paused: str | None = None  # the reason, if the whole run is
+    stopped: Mapping[str, DaemonRequest] = field(default_factory=dict)  # daemons, by people
     disk_free_bytes: int | None = None
     disk_total_bytes: int = 0
     clock_jump_s: float = 0.0  # the largest seen

@@ -16,6 +16,7 @@ import msgspec
 from ringrift.errors import ConfigError
 from ringrift.learning.facts.facts import Recalled
 from ringrift.work.job.protocol import JobOrder
+from ringrift.work.shares import board_and_players
 
 
 class ShardState(StrEnum):
@@ -163,13 +164,13 @@ RINGRIFT_BOARDS = frozenset(_BASE_ROWS)
 
 def base_rows(config: str) -> int:
     """Return the size from which the window grows more slowly than the data; by the board's rows per game."""
-    board = config.rsplit("_", 1)[0]
+    board, _ = board_and_players(config)
     return _BASE_ROWS.get(board) or _BASE_ROWS_MEASURED.get(board, _BASE_ROWS_OTHER)
 
 
 def growth_of(config: str) -> float:
     """Return how fast the window grows beyond its base; 0: it stays."""
-    return _GROWTH_MEASURED.get(config.rsplit("_", 1)[0], GROWTH)
+    return _GROWTH_MEASURED.get(board_and_players(config)[0], GROWTH)
 
 
 def window_rows(rows_total: int, *, base: int, growth: float = GROWTH, share: float = 1.0) -> int:

@@ -250,6 +250,7 @@ WEIGHTS_SUFFIX = ".safetensors"
 CHECKPOINT_FILE = f"checkpoint{WEIGHTS_SUFFIX}"
 OUTSIDE = "outside"  # the purpose and the worker of what no job of the run brought
 DATA_REFUSED = "data_refused"
+SLOT_FIELD = "slot"  # of the result of a training: the slot under which a trainer of one's own made it
 MACHINE_CHARS_MAX = 1000
 MOVES_MAX = 50_000  # of one game
 TURNS_MAX = 1_000

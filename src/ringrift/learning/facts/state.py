@@ -58,6 +58,7 @@ STUDENTS = ("distillation", "small_net")  # purposes of trainings beside the lin
 NOTES_MAX = 200
 DECISIONS_MAX = 200
 RECENT_JOBS_MAX = 1000
+TRAININGS_MAX = 200  # that are remembered; all of them are counted
 BLOCK_S_MAX = 24 * 3600.0
 DIVERGED = "the loss:"  # as a training says that could not go on
 RESUMES_MAX = 2  # of a file of unfinished games that fail: it may be the reason
@@ -98,6 +99,18 @@ class EndedJob:
     wall_s: float
     cpu_s: float
     start_s: float | None = None  # until its first game or step; None: it told of none
+
+
+@dataclass(frozen=True, slots=True)
+class EndedTraining:
+    """A training that brought a model, or failed; one that was cancelled is none."""
+
+    job_id: str
+    started_s: float  # when it was ordered, of one that left no report
+    at_s: float
+    node: str = ""
+    error: str = ""
+    slot: str = ""  # under which a trainer made it that was no worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +185,8 @@ class ConfigState:
     last_ended: OpenJob | None = None  # the job of the newest fact, if that was the end of one
     last_done: dict[str, DoneJob] = field(default_factory=dict)  # stage: the newest that ended well
     recent_jobs: deque[EndedJob] = field(default_factory=lambda: deque(maxlen=RECENT_JOBS_MAX))
+    trainings: deque[EndedTraining] = field(default_factory=lambda: deque(maxlen=TRAININGS_MAX))
+    trained: Counter[str] = field(default_factory=Counter)  # how trainings ended: completed, failed
     issued: Counter[str] = field(default_factory=Counter)
     failures: dict[str, StageFailures] = field(default_factory=dict)
     blocks: dict[str, Block] = field(default_factory=dict)
@@ -399,6 +414,8 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
         _give_back_unfinished(state, job, failed=not fact.cancelled)
     if fact.cancelled:
         return
+    if job.kind == "train":
+        _note_training(state, job, fact)
     failures = state.failures.setdefault(job.stage, StageFailures())
     report = fact.report
     if report is None:
@@ -423,6 +440,19 @@ def _job_ended(state: ConfigState, fact: JobEnded) -> None:
     state.gpu_s += report.gpu_s
     state.standing(report.worker).jobs += 1
     results.take_in(state, job, report, fact.at_s)
+
+
+def _note_training(state: ConfigState, job: OpenJob, fact: JobEnded) -> None:
+    report = fact.report
+    state.trained["failed" if report is None else "completed"] += 1
+    if report is None:
+        error = fact.error or "it left no message"
+        state.trainings.append(EndedTraining(job.job_id, job.issued_s, fact.at_s, error=error))
+        return
+    slot = str(report.fields.get(results.SLOT_FIELD) or "")
+    state.trainings.append(
+        EndedTraining(job.job_id, report.started_s, fact.at_s, node=report.node, slot=slot)
+    )
 
 
 def _note_bad_checkpoint(state: ConfigState, job: OpenJob, error: str) -> None:

@@ -33,7 +33,7 @@ from ringrift.learning.plan.stages import (
     QUALITY_MONITOR,
     stops_of,
 )
-from ringrift.work.shares import ConfigView, quality_factor
+from ringrift.work.shares import ConfigView, board_and_players, quality_factor
 
 # How good the newest games of a config are, read from the reports of their check.
 #
@@ -147,9 +147,8 @@ def refuse_shard(shard: Shard, *, by_score: bool = True) -> str | None:
 
 def quality_gate(config: str) -> float:
     """The score that the documents ask for before training, by players and board."""
-    board, _, players = config.rpartition("_")
-    count = int(players[:-1]) if players[:-1].isdigit() else 2
-    return _GATES_BY_PLAYERS.get(count, 0.50) + _GATES_BY_BOARD.get(board, 0.0)
+    board, players = board_and_players(config)
+    return _GATES_BY_PLAYERS.get(players, 0.50) + _GATES_BY_BOARD.get(board, 0.0)
 
 
 def passes_gate(config: str, view: QualityView) -> bool:

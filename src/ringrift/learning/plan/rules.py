@@ -20,6 +20,7 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.promotion import PromotionRules
 from ringrift.settings import Settings
 from ringrift.work.job.protocol import RINGRIFT_PROGRAM, USER_PROGRAM
+from ringrift.work.shares import board_and_players
 
 YEAR_S = 31_536_000
 Positive = Annotated[int, Meta(ge=1, le=1_000_000_000)]
@@ -59,11 +60,11 @@ TARGETS_BY_BOARD = {"square8": TargetRules(value_decay=0.8, surprise=0.5)}
 
 
 def play_rules(config: str) -> PlayRules:
-    return PLAY_BY_BOARD.get(config.rsplit("_", 1)[0], PlayRules())
+    return PLAY_BY_BOARD.get(board_and_players(config)[0], PlayRules())
 
 
 def target_rules(config: str) -> TargetRules:
-    return TARGETS_BY_BOARD.get(config.rsplit("_", 1)[0], TargetRules())
+    return TARGETS_BY_BOARD.get(board_and_players(config)[0], TargetRules())
 
 
 class StudentRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,7 +153,7 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def check_configs(self, configs: Sequence[str]) -> None:
         """Raises `ConfigError` for an opponent that one of *configs* does not have."""
         for config in configs:
-            board = config.rsplit("_", 1)[0]
+            board, _ = board_and_players(config)
             if board in RINGRIFT_BOARDS:
                 continue
             if names := [each for each in self.rating_opponents if each.startswith("heuristic")]:

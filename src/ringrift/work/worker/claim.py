@@ -66,6 +66,8 @@ from ringrift.work.worker.records import (
     TELL_S,
     RunningRecord,
     WorkerConfig,
+    epochs_so_far,
+    loss_so_far,
     may_compute_on_gpu,
     running_key,
 )
@@ -115,10 +117,13 @@ class WorkerEvents:
                 "elapsed_seconds": round(elapsed_s, 1),
             },
         )
-        if claim.kind == "train" and (loss := _loss(job_output, "train")) is not None:
+        if claim.kind == "train" and (loss := loss_so_far(job_output.extra, "train")) is not None:
             about = {"config_key": order.config, "job_id": claim.id}
-            epochs = {"epoch": _epoch(job_output), "total_epochs": _total_epochs(job_output)}
-            losses = {"train_loss": loss, "val_loss": _loss(job_output, "held")}
+            epochs = {
+                "epoch": epochs_so_far(job_output.extra, job_output.done),
+                "total_epochs": _total_epochs(job_output),
+            }
+            losses = {"train_loss": loss, "val_loss": loss_so_far(job_output.extra, "held")}
             rate = {"learning_rate": number(job_output.extra.get("lr"))}
             await self._say("TRAINING_PROGRESS", {**about, **epochs, **losses, **rate})
 
@@ -179,20 +184,6 @@ class WorkerEvents:
         except RingRiftError as error:
             self.lost += 1
             log.warning("worker.event_lost", event_type=event, error=str(error), lost=self.lost)
-
-
-def _loss(job_output: JobOutput, name: str) -> float | None:
-    """The whole loss of a training, on its own rows or held-out ones; a foreign trainer says just `loss`."""
-    parts = [number(job_output.extra.get(f"{name}_{part}")) for part in ("policy", "value")]
-    known = [float(part) for part in parts if part is not None]
-    if known:
-        return sum(known)
-    said = number(job_output.extra.get("loss")) if name == "train" else None
-    return None if said is None else float(said)
-
-
-def _epoch(job_output: JobOutput) -> int:
-    return int(number(job_output.extra.get("epoch")) or job_output.done)
 
 
 def _total_epochs(job_output: JobOutput) -> int | None:

@@ -22,7 +22,7 @@ import structlog
 
 from ringrift.engine.lock_files import LockFile
 from ringrift.engine.opening import close_engine, get_engine
-from ringrift.engine.ports import Claim, Claimant, Engine
+from ringrift.engine.ports import Claim, Claimant, Engine, KeyValue
 from ringrift.engine.work_rules import ENDED
 from ringrift.errors import ConfigError, Conflict, LeaseLost, RingRiftError, Unavailable
 from ringrift.events.dead_letter_queue import ProcessDeadLetters
@@ -37,6 +37,7 @@ from ringrift.work.job.folder import JobFolder, JobFolders, JobRecord
 from ringrift.work.job.host import JobHost
 from ringrift.work.job.protocol import end_processes_in
 from ringrift.work.job.runner import Fate
+from ringrift.work.limits import EmergencyPlaces, EmergencyState
 from ringrift.work.tasks import DurationStore
 from ringrift.work.worker.claim import SELFPLAY, ClaimedJob, WorkerContext, WorkerEvents
 from ringrift.work.worker.records import (
@@ -214,6 +215,9 @@ class Worker:
         self._changed = asyncio.Event()
         self._slots_changed = asyncio.Event()
         self._waiting: _Waiting | None = None
+        # Its file may be made by hand, of which the queue knows nothing.
+        places = EmergencyPlaces(context.settings.data_dir, self._kv)
+        self._emergency = EmergencyState(places, runtime=context.runtime)
         self._started_s = context.runtime.now_s()
         self._done = self._failed = 0
         self._set_aside = ""  # why we may not claim anything
@@ -280,9 +284,17 @@ class Worker:
         if self._context.engine.failure:
             stop.set()
 
+    async def _kv(self) -> KeyValue:
+        return self._context.engine.kv
+
     async def _is_set_aside(self) -> bool:
-        """Whether the control process lets us claim nothing; asked before and after a claim is waited for."""
+        """Whether the control process, or an emergency stop, lets us claim nothing.
+
+        Asked before and after a claim is waited for.
+        """
         why = await why_set_aside(self._context.engine.kv, self._context.config.name)
+        if not why and (emergency := await self._emergency.notice()) is not None:
+            why = f"emergency stop: {emergency.reason}"
         if why != self._set_aside:
             self._set_aside = why
             self._changed.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import msgspec
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.errors import ConfigError
+from ringrift.work.job.protocol import number
 
 # What a worker is: its name, its slots, what it can do and how patient it is.
 
@@ -157,6 +158,20 @@ class RunningRecord(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: float
     line: str  # the newest position in words
     extra: dict[str, Any] = {}  # what the stage adds: moves, losses, …
+
+
+def loss_so_far(extra: Mapping[str, Any], name: str) -> float | None:
+    """The whole loss of a training, on its own rows or held-out ones; a foreign trainer says just `loss`."""
+    parts = [number(extra.get(f"{name}_{part}")) for part in ("policy", "value")]
+    known = [float(part) for part in parts if part is not None]
+    if known:
+        return sum(known)
+    said = number(extra.get("loss")) if name == "train" else None
+    return None if said is None else float(said)
+
+
+def epochs_so_far(extra: Mapping[str, Any], done: float) -> int:
+    return int(number(extra.get("epoch")) or done)
 
 
 def worker_key(name: str) -> str:
