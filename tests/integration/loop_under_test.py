@@ -22,6 +22,7 @@ import psutil
 
 from ringrift.engine.opening import open_engine
 from ringrift.engine.work_rules import ENDED
+from ringrift.errors import Unavailable
 from ringrift.jobs.host import ROOM_VARIABLE
 from ringrift.jobs.shards.storage import open_shard
 from ringrift.learning.facts.ledger import prefix_of
@@ -405,3 +406,25 @@ def _kind_of(process):
         return process.environ().get("RINGRIFT_JOB_KIND", "?")
     except (psutil.Error, OSError):
         return "?"
+
+
+def has_stopped(pid):
+    """Whether each of its threads has."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
+
+async def stop_between_writes(process, kv):
+    """One that is stopped while it writes keeps everybody from writing until it goes on; that is known."""
+    for _ in range(30):
+        process.send_signal(signal.SIGSTOP)
+        while not has_stopped(process.pid):  # until then it may begin to write after all
+            await asyncio.sleep(0.001)
+        try:
+            async with asyncio.timeout(3):
+                await kv.put("test/stopped", b"")
+                return
+        except (TimeoutError, Unavailable):
+            process.send_signal(signal.SIGCONT)
+            await asyncio.sleep(0.05)
+    raise AssertionError("it is always writing")

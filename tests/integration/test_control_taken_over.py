@@ -2,13 +2,11 @@
 
 import asyncio
 import signal
-from pathlib import Path
 
-from loop_under_test import Killer, watched_loop
+from loop_under_test import Killer, stop_between_writes, watched_loop
 
 from ringrift.cli.command import EXIT_CONTROL_LOST, EXIT_WRONG_INPUT
-from ringrift.control.lease import control_holder
-from ringrift.errors import Unavailable
+from ringrift.learning.control_lease import control_holder
 
 
 async def start_until_in_control(loop, kv):
@@ -22,28 +20,6 @@ async def start_until_in_control(loop, kv):
             await asyncio.sleep(0.05)
         assert loop.process.returncode == EXIT_WRONG_INPUT
     raise AssertionError(loop.last_words())
-
-
-def has_stopped(pid):
-    """Whether each of its threads has."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
-
-
-async def stop_between_writes(process, kv):
-    """One that is stopped while it writes keeps everybody from writing until it goes on; that is known."""
-    for _ in range(30):
-        process.send_signal(signal.SIGSTOP)
-        while not has_stopped(process.pid):  # until then it may begin to write after all
-            await asyncio.sleep(0.001)
-        try:
-            async with asyncio.timeout(3):
-                await kv.put("test/stopped", b"")
-                return
-        except (TimeoutError, Unavailable):
-            process.send_signal(signal.SIGCONT)
-            await asyncio.sleep(0.05)
-    raise AssertionError("it is always writing")
 
 
 async def test_what_it_still_writes_is_refused_and_it_ends_with_the_reason(tmp_path):

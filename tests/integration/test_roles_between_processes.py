@@ -1,11 +1,16 @@
-"""Two real processes and one role: mutual exclusion, and `kill -9` of the holder frees the role."""
+"""Roles between real processes: mutual exclusion, `kill -9` of the holder, and those that come with a run."""
 
+import asyncio
+import json
 import os
 import signal
 import subprocess
 import sys
 
 import pytest
+from loop_under_test import Loop, until
+
+from ringrift.cli.command import EXIT_WRONG_INPUT
 
 WAIT_S = 90
 CONTENDER = """
@@ -91,3 +96,83 @@ def test_kill_of_the_holder_frees_the_role_at_once_for_a_process_that_sees_it_de
     answer, second_token = second.ask(WAIT_S)
     assert answer == "held"
     assert second_token > first_token
+
+
+# --- beside a run -------------------------------------------------------------------------------------------
+
+ASKER = """
+import json, sys
+from app.coordination.orchestrator_registry import (
+    OrchestratorRole, acquire_orchestrator_role, get_role_audit, get_role_holder
+)
+
+for line in sys.stdin:
+    want, _, name = line.strip().partition(" ")
+    if want == "take":
+        told = acquire_orchestrator_role(OrchestratorRole[name])
+    elif want == "audit":
+        told = [[row.action.value, row.role, row.other] for row in get_role_audit()]
+    else:
+        told = {role.name: getattr(get_role_holder(role), "holder", None) for role in OrchestratorRole}
+    print("answer", json.dumps(told), flush=True)
+"""
+
+
+class Asker:
+    """A program of somebody else on the data folder."""
+
+    def __init__(self, loop):
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", ASKER],
+            env=loop.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, line):
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        for told in self.process.stdout:
+            if told.startswith("answer "):
+                return json.loads(told.removeprefix("answer "))
+        raise AssertionError("it ended")
+
+    def close(self):
+        self.process.kill()
+        self.process.wait(timeout=10)
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+async def test_a_run_has_the_roles_that_come_with_control_and_nobody_runs_beside_who_has_one(tmp_path):
+    loop = Loop(tmp_path, tiny=True, workers=0)
+    asker = Asker(loop)
+    try:
+        assert set(asker.ask("who").values()) == {None}, "nobody runs"
+        loop.start()
+
+        async def runs():
+            return asker.ask("who")["TRAINING_LOOP"] is not None
+
+        await until(runs, "control", loop)
+        holders = asker.ask("who")
+        assert holders.pop("CLUSTER") is None
+        (holder,) = set(holders.values())
+        assert holder.startswith(f"process {loop.process.pid} on ")
+        for role in holders:
+            assert asker.ask(f"take {role}") is False
+        denied = [row for row in asker.ask("audit") if row[0] == "ACQUIRE_DENIED"]
+        assert ["ACQUIRE_DENIED", "training_loop", holder] in denied
+        assert asker.ask("take CLUSTER") is True
+        assert await loop.end() == 0
+        assert asker.ask("who")["TRAINING_LOOP"] is None
+        assert asker.ask("take TRAINING_LOOP") is True
+        loop.start()
+        assert await asyncio.to_thread(loop.process.wait, WAIT_S) == EXIT_WRONG_INPUT
+        words = loop.log.read_text()
+        assert f":{asker.process.pid}:" in words
+        assert "holds the role training_loop" in " ".join(words.split())
+    finally:
+        asker.close()
+        loop.kill_everything()

@@ -5,7 +5,8 @@ import asyncio
 from machine import Listeners
 from recording import scenario
 
-from ringrift.coordination.contracts import register_coordinator
+from ringrift.control.process import run_control_process
+from ringrift.coordination.contracts import coordinator_directory, register_coordinator
 from ringrift.coordination.coordination_bootstrap import shutdown_all_coordinators, start_coordination
 from ringrift.coordination.dead_letter_queue import DeadLetterQueue, DLQRetryDaemon, enable_dead_letter_queue
 from ringrift.coordination.event_router import get_router
@@ -97,6 +98,46 @@ async def test_of_two_coordinators_that_get_worse_one_is_brought_back():
     await whole._run_cycle()
     assert "system health went from healthy" in listeners.alerted("HEALTH_ALERT")[-1]
     await router.stop()
+
+
+@scenario("RECOVERY_INITIATED", "RECOVERY_COMPLETED", "RECOVERY_FAILED")
+async def test_coordinators_of_a_default_run_that_hear_no_more_are_brought_back(monkeypatch):
+    """As a run brings them up; nobody but the product says how they are brought back."""
+    started, stop = asyncio.Event(), asyncio.Event()
+    running = asyncio.create_task(
+        run_control_process(profile="standard", stop=stop, on_started=lambda _: started.set())
+    )
+    await started.wait()
+    manager, router, directory = get_health_manager(), get_router(), coordinator_directory()
+    told = []
+    for event in manager.emits:
+        router.subscribe(event, lambda heard: told.append((heard.event_type, heard.payload)), "told")
+    mended, hopeless = directory.get("sync_coordinator"), directory.get("metrics_orchestrator")
+    monitor = CoordinatorHealthMonitor(router=router)
+    await monitor._run_cycle()
+    assert [each for each in told if each[0] == "ERROR"] == []
+    mended.unwire()
+    hopeless.unwire()
+    monkeypatch.setattr(type(hopeless), "wire", lambda self: None)  # it does not come back
+    for _ in range(5):
+        assert not mended.is_subscribed, "one bad look proves nothing"
+        await monitor._run_cycle()
+    while manager.get_metrics()["recoveries_running"]:
+        await asyncio.sleep(0.01)
+    assert directory.get("sync_coordinator").is_subscribed
+    await router.publish("HEALTH_ALERT", {"alert_type": "all told", "severity": "info", "message": ""})
+    ends = {(name, payload["component"], payload.get("action")) for name, payload in told}
+    assert ends == {
+        ("RECOVERY_INITIATED", "sync_coordinator", None),
+        ("RECOVERY_COMPLETED", "sync_coordinator", "restart"),
+        ("RECOVERY_INITIATED", "metrics_orchestrator", None),
+        ("RECOVERY_FAILED", "metrics_orchestrator", "restart"),
+    }
+    assert issues_of(manager, "recovery") == ["metrics_orchestrator"]
+    await monitor._run_cycle()
+    assert issues_of(manager, "coordinator") == ["metrics_orchestrator"]
+    stop.set()
+    await running
 
 
 @scenario("HANDLER_FAILED", "HANDLER_TIMEOUT", "DLQ_EVENTS_REPLAYED", "DLQ_STALE_EVENTS", "DLQ_EVENTS_PURGED")

@@ -7,10 +7,10 @@ import pytest
 from machine import Listeners, listen
 from recording import scenario
 
-from ringrift.control.lease import TOKEN_KEY, ControlLease
 from ringrift.control.process import run_control_process
 from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.coordination.event_router import get_router
+from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.coordination.progress_watchdog import ProgressWatchdog
 from ringrift.coordination.selfplay_scheduler import SelfplayScheduler
 from ringrift.coordination.sync_coordinator import get_sync_router
@@ -19,6 +19,7 @@ from ringrift.engine.opening import open_engine
 from ringrift.errors import ControlLost
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import STATUS_KEY
+from ringrift.learning.control_lease import TOKEN_KEY, ControlLease
 from ringrift.runtime import SystemRuntime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.testing.sample_run import idle_config, idle_run
@@ -43,7 +44,9 @@ async def test_a_control_process_takes_control_and_loses_it_to_another(recording
     assert validated.payload["valid"]
     assert get_sync_router().reports.leader == system_runtime().hostname
     engine = await open_engine(get_settings(), SystemRuntime())
-    await engine.kv.put(TOKEN_KEY, msgspec.json.encode(ControlLease(engine, SystemRuntime()).me))
+    await engine.kv.put(
+        TOKEN_KEY, msgspec.json.encode(ControlLease(engine, SystemRuntime(), MasterLoopGuard()).me)
+    )
     await get_daemon_manager().reactions.leads()  # whatever makes it look
     with pytest.raises(ControlLost, match="took over"):
         await running

@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from ringrift.control.lease import ControlLease, check_folder_is_free
 from ringrift.control.run_options import RunOptions, settle_run_options
 from ringrift.coordination.contracts import coordinator_directory
 from ringrift.coordination.coordination_bootstrap import (
@@ -29,6 +28,7 @@ from ringrift.coordination.coordination_bootstrap import (
 from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
+from ringrift.coordination.orchestrator_registry import get_orchestrator_roles
 from ringrift.coordination.run_coordinator import get_situations, get_stage_members
 from ringrift.coordination.sync_base import close_data_plane
 from ringrift.coordination.unified_health_manager import Evidence, get_health_manager
@@ -44,6 +44,7 @@ from ringrift.engine.run_reports import REPORT_KEY, ControlHere, RunReport, repo
 from ringrift.engine.work_rules import ALL_WORK
 from ringrift.errors import RingRiftError
 from ringrift.health.run_status import Curve
+from ringrift.learning.control_lease import ControlLease, check_folder_is_free
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import require_sound_database, require_whole_store, set_run_aside
@@ -348,6 +349,7 @@ async def _take_control(
     lease = ControlLease(engine, runtime, guard)
     await lease.take()
     stack.push_async_callback(lease.release)
+    await get_orchestrator_roles().check_control_is_free()
     keeper = TaskOwner("control lease")
     stack.push_async_callback(_end, keeper, CANCEL_S_MAX)
     keeping = keeper.create_task(lease.keep())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from ringrift.coordination.contracts import coordinator_directory
+from ringrift.coordination.contracts import coordinator_directory, invoke_health_check
 from ringrift.coordination.coordinator_dependencies import (
     COORDINATOR_REGISTRY,
     CoordinatorSpec,
@@ -29,12 +29,14 @@ from ringrift.coordination.initializer import (
     shut_down_async,
 )
 from ringrift.coordination.master_loop_guard import require_running_master_loop
-from ringrift.coordination.unified_health_manager import UnifiedHealthManager
+from ringrift.coordination.system_health_monitor import is_down
+from ringrift.coordination.unified_health_manager import NAME as HEALTH_MANAGER
+from ringrift.coordination.unified_health_manager import Recovery, UnifiedHealthManager
 from ringrift.daemons.running import attempt
 from ringrift.engine.arguments import check_flag, check_seconds
 from ringrift.engine.limits import LEASE_S_MIN, WAIT_S_MAX
 from ringrift.engine.run_reports import ControlHere, read_report, unknown
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
@@ -286,11 +288,38 @@ def _after_start(initialiser: Initialiser, *, register: bool | None) -> dict[str
             coordinator_directory().unregister(name)
         elif not is_idle_daemon(instance):
             coordinator_directory().register(instance, name)
+    _register_recoveries(initialiser)
     failed = [name for name, result in initialiser.results.items() if result.outcome is InitOutcome.FAILED]
     # Last, with the rest up and listed: whoever catches the error can still look at the status.
     if failed and get_settings().require_critical_imports:
         raise RuntimeError(f"these coordinators failed: {'; '.join(initialiser.errors)}")
     return get_bootstrap_status()
+
+
+def _register_recoveries(initialiser: Initialiser) -> None:
+    """Tell the health manager how each coordinator that was wired is brought back, all but itself."""
+    manager = initialiser.instances.get(HEALTH_MANAGER)
+    if not isinstance(manager, UnifiedHealthManager):
+        return
+    for name in initialiser.instances.keys() - {HEALTH_MANAGER}:
+        # What was merely got or imported has an owner that looks after it, such as the daemon manager.
+        if initialiser.registry[name].pattern is InitPattern.WIRE:
+            manager.register_recovery(name, _restart_of(initialiser, name))
+
+
+def _restart_of(initialiser: Initialiser, name: str) -> Recovery:
+    async def restart() -> None:
+        # Anybody may have said that it failed, also of one in another process: what is well is left alone.
+        if not is_down(await invoke_health_check(initialiser.instances.get(name))):
+            return
+        coordinator = await initialiser.restart(name)
+        if initialiser.listed:
+            coordinator_directory().register(coordinator, name)
+        result = await invoke_health_check(coordinator)
+        if is_down(result):
+            raise Unavailable(f"{name} is no better after a restart: {result.message}")
+
+    return restart
 
 
 def _leave_directory(endings: Iterable[Ending]) -> None:

@@ -10,28 +10,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
+import structlog
 
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_base import SubscribedCoordinator
+from ringrift.coordination.master_loop_guard import MasterLoopGuard
+from ringrift.coordination.orchestrator_registry import get_orchestrator_roles
 from ringrift.coordination.run_coordinator import answers_of, get_loop_waker, get_open_run, get_stage_members
 from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.arguments import check_integer
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.fencing import is_fenced
+from ringrift.engine.leases import ControlSeen, control_seen
 from ringrift.engine.opening import existing_engine, get_engine
+from ringrift.engine.ports import Engine
 from ringrift.engine.run_reports import reported
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Conflict, LeaseLost
 from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import run_state
 from ringrift.learning.announcements import ANNOUNCED
+from ringrift.learning.control_lease import ControlLease
 from ringrift.learning.facts.facts import JobEnded, JobIssued, Promoted, Rejected, Staged
 from ringrift.learning.facts.records import Model, ModelState, ShardState
 from ringrift.learning.facts.state import ConfigState, stage_of
@@ -45,11 +53,11 @@ from ringrift.learning.intake import (
     waiting_claims,
 )
 from ringrift.learning.judging.ratings import Rating, rate
-from ringrift.learning.loop import TrainingLoop, configs_of_the_run, controlled_elsewhere
+from ringrift.learning.loop import TrainingLoop, configs_of_the_run
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.situation import RunningLoop, Situations, stored_status
 from ringrift.process import process_scope
-from ringrift.runtime import Runtime, first_error, system_runtime
+from ringrift.runtime import Runtime, first_of, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 from ringrift.work.backpressure import read_announced
@@ -426,6 +434,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
             if loop is None or engine is None:
                 raise ConfigError("no run is open that could take it in; start one and tell it again")
             wake = get_loop_waker().ring_for
+            engine = get_open_run().engine or engine  # what it orders carries the token of the loop
             await FileIntake(loop, engine, get_settings(), self.runtime, wake=wake).hear(event)
         # Kept and not raised: as a dead letter it would be tried again, and the same file refused again.
         except REFUSALS as error:
@@ -491,7 +500,7 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         # Whether anything follows by itself only the process knows that could do it.
         on = about["auto_trigger"]
         mode = None if on is None else _mode(auto_trigger=on, degraded=degraded).value
-        return {"mode": mode, "degraded": degraded, **about, **self._of_the_run(), **self._claims()}
+        return {"mode": mode, "degraded": degraded, **about, **self._of_the_run(), **self._in_store()}
 
     @reported
     def get_metrics(self) -> dict[str, Any]:
@@ -506,12 +515,14 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         return {"auto_trigger": self.auto_trigger, "loop_runs": self._answers.loop is not None}
 
     @blocking(timeout_s=ANSWER_S)
-    async def _claims(self) -> dict[str, list[dict[str, Any]] | None]:
-        """Claims from outside that wait or changed nothing; None if there is no store to look in."""
+    async def _in_store(self) -> dict[str, Any]:
+        """Who controls, and claims from outside that wait or changed nothing; None is what nobody knows."""
         engine = await existing_engine()
         if engine is None:
-            return {"waiting_claims": None, "refused_claims": None}
+            return {"controlled_by": None, "waiting_claims": None, "refused_claims": None}
+        seen = await control_seen(engine.kv, self.runtime)
         return {
+            "controlled_by": None if seen is None else {"holder": str(seen), "until_s": seen.expires_s},
             "waiting_claims": msgspec.to_builtins(await waiting_claims(engine.kv)),
             "refused_claims": msgspec.to_builtins(await refused_claims(engine.kv)),
         }
@@ -596,11 +607,15 @@ def get_pipeline_status() -> dict[str, Any]:
 
 
 # DATA_PIPELINE runs the training loop in the control process while auto-trigger is on (`ringrift run` turns
-# it on). CONTINUOUS_TRAINING_LOOP is the same under its old name: whichever comes first runs, the other
-# waits.
+# it on). In a program without `ringrift run` it takes the control lease itself while it has something to
+# learn, and else stands by. CONTINUOUS_TRAINING_LOOP is the same under its old name: whichever comes first
+# runs, the other waits.
 
+
+log = structlog.get_logger()
 
 LOOK_S = 1.0
+LEADER_EVENTS = ("LEADER_ELECTED", "LEADER_LOST", "SPLIT_BRAIN_DETECTED")
 STILL_S_MAX = 60.0  # a loop that has not turned for so long hangs
 
 
@@ -611,6 +626,13 @@ class BoardType(StrEnum):
     SQUARE19 = "square19"
     HEX8 = "hex8"
     HEXAGONAL = "hexagonal"
+
+
+def _until(seen: ControlSeen) -> str:
+    if seen.expires_s is None:
+        return ""
+    # Its holder renews it long before: this is when it is free if the holder is gone.
+    return f" until {datetime.fromtimestamp(seen.expires_s, UTC).astimezone():%H:%M:%S}"
 
 
 class _OneLoop:
@@ -665,8 +687,8 @@ class DataPipelineDaemon:
         engine = await get_engine()
         while True:
             # First, because the reason that is shown should be the one to act on.
-            if await controlled_elsewhere(engine):
-                self._waits_for = "control of the run, which another process holds"
+            if not is_fenced(engine) and (seen := await control_seen(engine.kv, self._runtime)):
+                self._waits_for = f"control of the run, which {seen} holds{_until(seen)}"
             elif not get_pipeline_orchestrator().auto_trigger:
                 self._waits_for = "auto-trigger, which is off (COORDINATOR_AUTO_TRIGGER_PIPELINE)"
             elif configs := await configs_of_the_run(engine.kv):
@@ -677,34 +699,48 @@ class DataPipelineDaemon:
             await self._runtime.sleep(LOOK_S)
 
     async def _learn_while_in_control(self, configs: tuple[str, ...]) -> None:
-        """Learn; where this process holds no lease, only for as long as nobody else takes it.
-
-        The holder needs no watch here: the store refuses its writes, and its run ends, when it lost control.
-        """
+        """Learn under the control lease; returns when another has it, or it cannot be proved any more."""
         engine = await get_engine()
         if is_fenced(engine):
-            await self._learn(configs)
+            # A run has it already, which ends with it: the store refuses what is written after that.
+            await self._learn(engine, configs)
             return
-        try:
-            with first_error():
-                async with asyncio.TaskGroup() as group:
-                    learning = group.create_task(self._learn(configs))
-                    while not learning.done() and not await controlled_elsewhere(engine):
-                        await asyncio.wait({learning}, timeout=LOOK_S)
-                    # A cancelled child does not fail the group, which waits for the last status of the loop.
-                    learning.cancel()
-        finally:
-            self._loop = None
+        lease = ControlLease(engine, self._runtime, MasterLoopGuard(), has_daemons=False)
+        roles = get_orchestrator_roles()
+        async with AsyncExitStack() as control:
+            try:
+                # Before as well, so that a look costs no write; what counts is what is seen afterwards.
+                await roles.check_control_is_free()
+                mine = await control.enter_async_context(lease.hold())
+                await roles.check_control_is_free()
+            except Conflict as taken:
+                self._waits_for = f"control of the run: {taken}"
+                await control.aclose()
+                await self._runtime.sleep(LOOK_S)
+                return
+            # What is said of leaders, by whomever, makes it look at its lease and proves nothing.
+            for event_type in LEADER_EVENTS:
+                heard = self._events.subscribe(event_type, lambda _: lease.look_now(), "data_pipeline_lease")
+                control.callback(heard)
+            try:
+                await first_of(self._learn(mine, configs), lease.keep())
+            except LeaseLost as lost:
+                log.error("pipeline.control_lost", reason=lost.reason, done="the loop has stopped, and waits")
+            finally:
+                self._loop, self._waits_for = None, "control of the run, which it has lost"
 
-    async def _learn(self, configs: tuple[str, ...]) -> None:
+    @property
+    def _events(self) -> UnifiedEventRouter:
+        return self._router or get_router()
+
+    async def _learn(self, engine: Engine, configs: tuple[str, ...]) -> None:
         settings = get_settings()
         wanted = get_pipeline_orchestrator().config.learning(settings.learning or {})
         settings = replace(settings, learning=wanted or None)
-        router = self._router or get_router()
         self._loop = TrainingLoop(
-            await get_engine(),
+            engine,
             self._runtime,
-            router,
+            self._events,
             settings,
             safeguards=get_safeguards(),
             stages=get_stage_members(),

@@ -537,7 +537,7 @@ class EphemeralDataGuard(WiredCoordinator):
     @reported_health
     def health_check(self) -> HealthCheckResult:
         if not self.is_subscribed:
-            return HealthCheckResult.unhealthy("it is not wired")
+            return HealthCheckResult(False, self.status, "it is not wired")
         return HealthCheckResult.ok("", evacuations_running=len(self._saving))
 
     # --- the documents' calls, for code without an event loop -----------------------------------------

@@ -35,6 +35,7 @@ from ringrift.runtime import Runtime, system_runtime
 log = structlog.get_logger()
 
 TOLD_S_MAX = 5.0
+RESTART_S_MAX = 10.0
 
 Publish = Callable[[str, Mapping[str, Any]], object]
 
@@ -121,6 +122,19 @@ class Initialiser:
         pending, self._telling = self._telling, []
         if pending:
             await asyncio.wait(pending, timeout=timeout_s)
+
+    async def restart(self, name: str) -> Any:
+        """End a coordinator that is up, bring it up again with what it was given, and return it.
+
+        One that does not end in time is brought up all the same. Raises what its entry point raises.
+        """
+        if self.shutdown_requested or name not in self.instances:
+            raise ConfigError(f"{name} is not up, so there is nothing to bring back")
+        problem = await _end(self, name, RESTART_S_MAX)
+        log.warning("bootstrap.restarted", coordinator=name, ended_with=problem)
+        given = BootstrapOptions(arguments=self._given.get(name, {}))
+        self.results[name] = self._bring_up(self.registry[name], given)
+        return self.instances[name]
 
     def shutdown_order(self) -> list[str]:
         """Return what is up, last first."""
@@ -296,6 +310,7 @@ class Ending:
 
 def shut_down(initialiser: Initialiser, *, timeout_s: float, runtime: Runtime) -> list[Ending]:
     """End everything from code that is not async."""
+    initialiser.shutdown_requested = True
     if not loop_is_running():
         return asyncio.run(shut_down_async(initialiser, timeout_s=timeout_s, runtime=runtime))
     endings = [_told(initialiser, _end_at_once(initialiser, name)) for name in initialiser.shutdown_order()]
@@ -307,6 +322,7 @@ async def shut_down_async(
     initialiser: Initialiser, *, timeout_s: float, runtime: Runtime, emit_events: bool = True
 ) -> list[Ending]:
     """End everything; the whole takes *timeout_s* at most, whatever the coordinators do."""
+    initialiser.shutdown_requested = True  # from now on nothing is brought back
     deadline_s = runtime.monotonic_s() + timeout_s
     endings = []
     for name in initialiser.shutdown_order():

@@ -1,9 +1,12 @@
 """Roles that only one process at a time may have, such as running the training loop.
 
-A role is a lease in the engine. Its holder renews it in the background and has a fencing token, which every
-write made in that role must carry; when the holder dies, the role is free after the lease, or at once for a
-process of the same machine that sees that it is dead. A holder that cannot renew stops being one by its own
-clock before anybody else can become one. What happens to roles is written down (`get_role_audit`).
+What the control process does comes with the control lease: while somebody controls, those roles are his, and
+nobody else can take one; nobody can take control while another process holds one. Every other role, and each
+of those while nobody controls, is a lease in the engine of its own. Its holder renews it in the background
+and has a fencing token, which every write made in that role must carry; when the holder dies, the role is
+free after the lease, or at once for a process of the same machine that sees that it is dead. A holder that
+cannot renew stops being one by its own clock before anybody else can become one. What happens to roles is
+written down (`get_role_audit`).
 """
 
 from __future__ import annotations
@@ -21,11 +24,22 @@ import structlog
 
 from ringrift.engine.blocking import run_blocking, take_in_thread
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.leases import LeaseConfig, LeaseHolder, NamedLease, end_lease, lease_holder
+from ringrift.engine.leases import (
+    CONTROL_LEASE,
+    ControlSeen,
+    LeaseConfig,
+    LeaseHolder,
+    NamedLease,
+    control_seen,
+    end_lease,
+    lease_changed,
+    lease_holder,
+)
 from ringrift.engine.opening import shared_kv
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import AlreadyExists, Conflict, LeaseLost, RevisionMismatch, Unavailable
-from ringrift.process import SingletonMixin
+from ringrift.learning.control_lease import ControlLease
+from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
@@ -202,6 +216,10 @@ class OrchestratorRole(StrEnum):
     MAINTENANCE = "maintenance"
 
 
+# Nobody is in charge of a cluster yet; of the others, whoever holds the control lease.
+CONTROL_ROLES = frozenset(OrchestratorRole) - {OrchestratorRole.CLUSTER}
+
+
 @dataclass(slots=True)
 class _Claim:
     lease: NamedLease
@@ -229,11 +247,15 @@ class OrchestratorRoles(SingletonMixin):
 
     def holds(self, role: OrchestratorRole) -> bool:
         """Whether it is safe to act in *role* now. May be asked from any thread."""
+        if (control := _own_control(role)) is not None:
+            return control.held
         claim = self._claims.get(role)
         return claim is not None and claim.lease.held
 
     def token(self, role: OrchestratorRole) -> int:
         """Return the fencing token; `LeaseLost` when the role is not held. May be asked from any thread."""
+        if (control := _own_control(role)) is not None:
+            return control.token
         claim = self._claims.get(role)
         if claim is None:
             raise LeaseLost(_lease_name(role), token=0, reason="this process does not hold it")
@@ -245,14 +267,23 @@ class OrchestratorRoles(SingletonMixin):
         if self.holds(role):
             return True
         await self._drop(role)
+        deadline_s = self._runtime.monotonic_s() + wait_s
+        if not await self._wait_for_control_to_end(role, deadline_s):
+            await self._note_denied(role)
+            return False
         # A fresh lease: the object of a lost one has the old token.
         lease = NamedLease(
             await self._get_kv(), self._runtime, _lease_name(role), holder=self.holder, config=self._config
         )
         await self._take_over_if_dead(role)
         try:
-            token = await lease.acquire(wait_s=wait_s)
+            token = await lease.acquire(wait_s=max(0.0, deadline_s - self._runtime.monotonic_s()))
         except Conflict:
+            await self._note_denied(role)
+            return False
+        # Once more: whoever took control meanwhile looks at the roles after that, so one of both gives way.
+        if await self._controlled(role) is not None:
+            await lease.release()
             await self._note_denied(role)
             return False
         keeper = self._keepers.create_task(self._keep(role, lease), name=f"role {role.value}")
@@ -262,8 +293,8 @@ class OrchestratorRoles(SingletonMixin):
         return True
 
     async def release(self, role: OrchestratorRole) -> bool:
-        """Give *role* back; False if it was not held."""
-        held = self.holds(role)
+        """Give *role* back; False if it was not held, or comes with control, which has an end of its own."""
+        held = _own_control(role) is None and self.holds(role)
         await self._drop(role)
         if held:
             await self.audit.add(RoleAction.RELEASED, OrchestratorRole(role).value, holder=self.holder)
@@ -275,7 +306,35 @@ class OrchestratorRoles(SingletonMixin):
 
     async def seen_holder(self, role: OrchestratorRole) -> LeaseHolder | None:
         """Return who holds *role*, in whichever process."""
-        return await lease_holder(await self._get_kv(), _lease_name(OrchestratorRole(role)))
+        role = OrchestratorRole(role)
+        if (control := await self._controlled(role)) is not None:
+            return LeaseHolder(str(control), control.token, control.expires_s)
+        return await lease_holder(await self._get_kv(), _lease_name(role))
+
+    async def check_control_is_free(self) -> None:
+        """For a process that has just taken control: `Conflict` if another has a role that comes with it."""
+        kv = await self._get_kv()
+        for role in sorted(CONTROL_ROLES):
+            seen = await lease_holder(kv, _lease_name(role))
+            if seen is None or seen.holder == self.holder:
+                continue
+            if not await asyncio.to_thread(self._place.knows_dead, seen.holder):
+                raise Conflict(
+                    f"{seen.holder.partition('@')[0]} holds the role {role.value}, which a run needs itself; "
+                    "have it give the role back (release_orchestrator_role), or stop it, first"
+                )
+
+    async def _controlled(self, role: OrchestratorRole) -> ControlSeen | None:
+        """Who has *role* because he controls; None if it is free for leases of its own."""
+        return None if role not in CONTROL_ROLES else await control_seen(await self._get_kv(), self._runtime)
+
+    async def _wait_for_control_to_end(self, role: OrchestratorRole, deadline_s: float) -> bool:
+        while await self._controlled(role) is not None:
+            left_s = deadline_s - self._runtime.monotonic_s()
+            if left_s <= 0:
+                return False
+            await lease_changed(await self._get_kv(), CONTROL_LEASE, timeout_s=left_s)
+        return True
 
     def health_check(self) -> HealthCheckResult:
         """Degraded while a role has not been renewed for half of the time that it may be held without."""
@@ -325,6 +384,11 @@ class OrchestratorRoles(SingletonMixin):
 
 def _lease_name(role: OrchestratorRole) -> str:
     return f"role/{role.value}"
+
+
+def _own_control(role: OrchestratorRole) -> ControlLease | None:
+    """The control lease of this process, if it has one and *role* comes with it."""
+    return process_scope().peek(ControlLease) if role in CONTROL_ROLES else None
 
 
 def get_orchestrator_roles() -> OrchestratorRoles:

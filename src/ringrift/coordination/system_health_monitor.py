@@ -115,6 +115,9 @@ class CoordinatorWatch:
         told: list[Told] = []
         if before is None or before.condition is not condition:
             told = _change(name, condition, result)
+        if condition is Condition.UNHEALTHY and is_down(result):
+            # At every look, not only at the first: what fails often enough in a row is brought back.
+            told.append(("ERROR", {"component": name, "error": result.message}))
         # An unhealthy one sends none: where the event about it is lost, its silence tells.
         if condition is not Condition.UNHEALTHY:
             told.append(("COORDINATOR_HEARTBEAT", _heartbeat(name, result)))
@@ -186,11 +189,12 @@ def _change(name: str, condition: Condition, result: HealthCheckResult) -> list[
     about["reason"] = result.message or condition.value
     if condition is Condition.DEGRADED:
         return [("COORDINATOR_HEALTH_DEGRADED", about)]
-    told: list[Told] = [("COORDINATOR_UNHEALTHY", about)]
-    if result.message.startswith("health_check raised"):
-        # A check that raises is a fault of its own, beside the health that it hides.
-        told.append(("ERROR", {"component": name, "error": result.message}))
-    return told
+    return [("COORDINATOR_UNHEALTHY", about)]
+
+
+def is_down(result: HealthCheckResult) -> bool:
+    """Whether it hears no more, or cannot say how it is: a fault beside the health that it hides."""
+    return result.status is CoordinatorStatus.STOPPED or result.message.startswith("health_check raised")
 
 
 def _heartbeat(name: str, result: HealthCheckResult) -> dict[str, Any]:

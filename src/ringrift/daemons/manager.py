@@ -50,7 +50,7 @@ from ringrift.daemons.types import (
 )
 from ringrift.engine.arguments import check_seconds, refuse
 from ringrift.engine.blocking import loop_is_running, run_blocking
-from ringrift.engine.leases import CONTROL_LEASE, lease_holder
+from ringrift.engine.leases import control_seen
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import ControlHere, answers_here
@@ -511,8 +511,11 @@ class DaemonService(DaemonReader):
         if self._is_here or (unit is not None and (unit.is_own or unit.wanted or unit.run is not None)):
             return None
         engine = await existing_engine()
-        holder = None if engine is None else await lease_holder(engine.kv, CONTROL_LEASE)
-        return None if engine is None or holder is None else engine.kv
+        seen = None if engine is None else await control_seen(engine.kv, self._runtime)
+        if engine is None or seen is None:
+            return None
+        # A program that runs the loop alone has no daemon but its own, and carries out no request.
+        return None if seen.holder is not None and not seen.holder.has_daemons else engine.kv
 
     @property
     def _is_here(self) -> bool:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import assert_never
 
 import msgspec
@@ -32,6 +33,7 @@ from ringrift.errors import (
     RevisionMismatch,
     Unavailable,
 )
+from ringrift.process_identity import is_alive, process_numbers
 from ringrift.runtime import Runtime
 
 log = structlog.get_logger()
@@ -336,3 +338,67 @@ def _seen(entry: Entry) -> LeaseHolder:
             entry.key, found=f"this is no lease ({error})", advice="Delete the key if it is not needed"
         ) from error
     return LeaseHolder(record.holder, record.token or entry.revision, entry.expires_s)
+
+
+# The lease of the control process, whose holder tells who it is.
+
+
+class ControlHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """Which process controls, where, and since when."""
+
+    host: str
+    boot: str
+    numbers: str  # where process numbers are counted: containers have numbers of their own
+    pid: int
+    began_s: float
+    folder: str
+    since_s: float
+    has_daemons: bool = True  # of the run: whoever wants one started or stopped asks it
+
+    def is_seen(self, runtime: Runtime) -> bool:
+        """Whether its process can be looked at from here."""
+        here = runtime.hostname, runtime.boot_id, process_numbers()
+        return (self.host, self.boot, self.numbers) == here
+
+    def is_dead(self, runtime: Runtime) -> bool:
+        """Whether it is known to have ended; False if that cannot be seen from here."""
+        if self.host != runtime.hostname:
+            return False
+        if self.boot != runtime.boot_id:
+            return True
+        return self.numbers == process_numbers() and not is_alive(self.pid, self.began_s)
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return f"process {self.pid} on {self.host} (since {since})"
+
+
+def read_holder(record: bytes | str) -> ControlHolder | None:
+    """The holder in a record; None for one that this version cannot read."""
+    try:
+        return decode_as(record, ControlHolder)
+    except UNREADABLE:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ControlSeen:
+    """Who controls now, as seen by others."""
+
+    holder: ControlHolder | None  # None: its record cannot be read
+    token: int
+    expires_s: float | None
+
+    def __str__(self) -> str:
+        return str(self.holder or "another process")
+
+
+async def control_seen(kv: KeyValue, runtime: Runtime) -> ControlSeen | None:
+    """Who controls now; None if nobody does, or the holder is known to be dead."""
+    seen = await lease_holder(kv, CONTROL_LEASE)
+    if seen is None:
+        return None
+    holder = read_holder(seen.holder)
+    if holder is not None and await asyncio.to_thread(holder.is_dead, runtime):
+        return None
+    return ControlSeen(holder, seen.token, seen.expires_s)

@@ -11,8 +11,6 @@ import msgspec
 import structlog
 
 from ringrift.daemons.running import call_async
-from ringrift.engine.fencing import is_fenced
-from ringrift.engine.leases import CONTROL_LEASE, lease_holder
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.work_rules import HOLDS
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -183,7 +181,7 @@ class TrainingLoop:
     ) -> None:
         """Whoever gives *waker* can wake it, and whoever gives *run* finds its controller there."""
         self._runtime = runtime
-        self._waker, self._run = waker or LoopWaker(), run or OpenRun()
+        self._engine, self._waker, self._run = engine, waker or LoopWaker(), run or OpenRun()
         mark = MarkWriter(engine.kv, runtime, settings.data_dir, beside=(settings.dlq_path,))
         self.controller = Controller(
             engine,
@@ -209,7 +207,7 @@ class TrainingLoop:
             loop.call_soon_threadsafe(self._woken.set)
 
         end_listening = self._waker.listen(wake)
-        self._run.loop = self.controller
+        self._run.loop, self._run.engine = self.controller, self._engine
         try:
             if on_ready is not None:
                 on_ready()
@@ -218,7 +216,7 @@ class TrainingLoop:
                     group.create_task(self._take_in_waiting_files())
                     await self._turn_until_cancelled(group)
         finally:
-            self._run.loop = None
+            self._run.loop = self._run.engine = None
             end_listening()
             await self._show("stopped")
 
@@ -280,8 +278,3 @@ async def configs_of_the_run(kv: KeyValue) -> tuple[str, ...]:
     if choice is not None and choice.configs:
         return choice.configs
     return tuple(await known_configs(kv))
-
-
-async def controlled_elsewhere(engine: Engine) -> bool:
-    """Whether another process holds the control lease: facts have one writer, wherever it is."""
-    return not is_fenced(engine) and await lease_holder(engine.kv, CONTROL_LEASE) is not None

@@ -54,6 +54,7 @@ class OpenRun:
 
     def __init__(self) -> None:
         self.loop: RunningLoop | None = None
+        self.engine: Engine | None = None  # with the token of the loop on every write
 
 
 class StoredRun:

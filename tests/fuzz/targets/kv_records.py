@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 from tests.fuzz.mutation import mutated_json
 
-from ringrift.control.lease import ControlHolder, _holder
 from ringrift.coordination.coordinator_persistence import StateSnapshot
 from ringrift.coordination.cross_process_events import Subscriber
 from ringrift.coordination.ephemeral_data_guard import Evacuation, HostNote, WriteThrough
@@ -28,7 +27,7 @@ from ringrift.data.transfer.deliveries import DeliveryRecord
 from ringrift.data.transfer.limits import BandwidthUse
 from ringrift.data.transfer.peers import StallRecord, StallTotals
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.leases import LeaseRecord
+from ringrift.engine.leases import ControlHolder, LeaseRecord, read_holder
 from ringrift.engine.leases import _seen as read_lease
 from ringrift.engine.ports import Entry
 from ringrift.errors import Corrupt
@@ -135,6 +134,6 @@ def run(data: bytes) -> None:
     for key, own in OWN:
         _read(Entry(key=key, value=data, revision=1), own)
     sound_facts(CONFIG, [Entry(key=FACT_KEY, value=data, revision=1)])
-    _holder(data)
+    read_holder(data)
     MARK.write_bytes(data)
     _read(Entry(key=str(MARK), value=data, revision=1), lambda entry: read_mark(MARK.parent))

@@ -178,6 +178,30 @@ def test_switches_leave_coordinators_out_and_unknown_ones_are_refused():
         bootstrap_coordination(enable_helth=False)
 
 
+async def test_every_coordinator_that_was_wired_can_be_brought_back_and_only_one_that_is_down_is():
+    await start_coordination()
+    initialiser, manager = process_scope().peek(Initialiser), get_health_manager()
+    wired = [
+        (name, coordinator)
+        for name, coordinator in initialiser.instances.items()
+        if initialiser.registry[name].pattern is InitPattern.WIRE and coordinator is not manager
+    ]
+    assert {name for name, _ in wired} == set(manager._recoveries)
+    for name, coordinator in wired:
+        before = list(coordinator._subscriptions)
+        await manager._recoveries[name]()
+        assert coordinator._subscriptions == before, f"{name} was well"
+        coordinator.unwire()
+        await manager._recoveries[name]()
+        assert initialiser.instances[name] is get_coordinator(name)
+        assert initialiser.instances[name].is_subscribed, name
+    await shutdown_all_coordinators()
+    with pytest.raises(ConfigError, match="not up"):
+        await initialiser.restart("sync_coordinator")
+    await get_router().stop()
+    await close_engine()
+
+
 def test_options_of_a_second_call_are_honored():
     first = bootstrap_coordination(enable_health=False, enable_metrics=False)
     assert not first["coordinators"]["health_manager"]["initialized"]

@@ -376,6 +376,7 @@ async def test_every_change_of_a_coordinator_is_told_once(router):
         "COORDINATOR_HEALTHY",
         "COORDINATOR_HEALTH_DEGRADED",
         "COORDINATOR_UNHEALTHY",
+        "ERROR",  # a check that raises is a fault each time
         "COORDINATOR_HEALTHY",
         "COORDINATOR_UNHEALTHY",
         "ERROR",

@@ -21,14 +21,15 @@ from ringrift.coordination.data_pipeline_orchestrator import (
     wire_pipeline_events,
 )
 from ringrift.coordination.run_coordinator import get_loop_waker, get_open_run
-from ringrift.engine.leases import CONTROL_LEASE, NamedLease
+from ringrift.engine.leases import CONTROL_LEASE, NamedLease, end_lease, lease_holder
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.engine.run_reports import reported_getters
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Conflict, LeaseLost
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import CHOICE_KEY, STATUS_KEY
 from ringrift.learning.announcements import SOURCE
+from ringrift.learning.control_lease import TOKEN_KEY
 from ringrift.learning.facts.facts import Promoted, Rejected
 from ringrift.learning.loop import configs_of_the_run
 from ringrift.learning.plan.orders import train_order
@@ -287,11 +288,64 @@ async def test_the_loop_runs_in_no_process_while_another_one_holds_control(route
     assert get_open_run().loop is None
     await control.release()
     await until(lambda: get_open_run().loop is not None)
-    await control.acquire(wait_s=1.0)
-    await until(lambda: "which another process holds" in daemon.health_check().message)
+    with pytest.raises(Conflict, match="is held by"):
+        await control.acquire(wait_s=0.1)
+    await ended(task)
+
+
+async def test_the_loop_does_not_begin_beside_who_has_a_role_that_comes_with_control(router):
+    engine = await get_engine()
+    await engine.kv.put(CHOICE_KEY, msgspec.json.encode({"configs": ["hex8_2p"], "workers": 2}))
+    wire_pipeline_events(True)
+    role = NamedLease(engine.kv, system_runtime(), "role/training_loop", holder="there:7:id@place")
+    await role.acquire(wait_s=1.0)
+    daemon = DataPipelineDaemon(router=router)
+    task = asyncio.create_task(daemon.run())
+    await until(lambda: "there:7:id holds the role training_loop" in daemon.health_check().message)
     assert get_open_run().loop is None
-    await control.release()
+    assert await engine.kv.get(TOKEN_KEY) is None, "it only looks"
+    await role.release()
     await until(lambda: get_open_run().loop is not None)
+    await ended(task)
+
+
+@pytest.mark.parametrize("noticed_by", ["a word about leaders", "a refused write"])
+async def test_the_loop_stops_when_it_has_lost_its_lease_and_goes_on_when_that_is_free(router, noticed_by):
+    engine = await get_engine()
+    await engine.kv.put(CHOICE_KEY, msgspec.json.encode({"configs": ["hex8_2p"], "workers": 2}))
+    wire_pipeline_events(True)
+    daemon = DataPipelineDaemon(router=router)
+    task = asyncio.create_task(daemon.run())
+    await until(lambda: daemon.health_check().details.get("passes"))
+    mine = get_open_run()
+    before, token = mine.loop, (await engine.kv.get(TOKEN_KEY)).revision
+    await router.publish("SPLIT_BRAIN_DETECTED", {"leaders_seen": ["evil", "here"]}, "evil")
+    await asyncio.sleep(0.2)
+    assert mine.loop is before, "nobody stops it by a word"
+    # Another takes over, as from a process that was held up for longer than its lease.
+    held = await lease_holder(engine.kv, CONTROL_LEASE)
+    await end_lease(engine.kv, CONTROL_LEASE, holder=held.holder)
+    control = NamedLease(engine.kv, system_runtime(), CONTROL_LEASE, holder="another process")
+    await control.acquire(wait_s=1.0)
+    await engine.kv.put(TOKEN_KEY, b"another process")
+    if noticed_by == "a refused write":
+        with pytest.raises(LeaseLost):
+            await mine.engine.kv.put("a/protected/write", b"")
+    else:
+        await router.publish("LEADER_ELECTED", {"leader_id": "another", "term": 9}, "another")
+    await until(lambda: "which another process holds" in daemon.health_check().message)
+    assert (mine.loop, mine.engine) == (None, None)
+    assert get_pipeline_status()["controlled_by"]["holder"] == "another process"
+    status = await engine.kv.get(STATUS_KEY)
+    await asyncio.sleep(0.2)
+    assert await engine.kv.get(STATUS_KEY) == status, "it writes nothing more"
+    assert not task.done()
+    await control.release()
+    await until(lambda: mine.loop is not None)
+    assert (await engine.kv.get(TOKEN_KEY)).revision > token
+    task.cancel()
+    await asyncio.wait({task})
+    assert await lease_holder(engine.kv, CONTROL_LEASE) is None, "it is given back"
     await ended(task)
 
 

@@ -6,7 +6,9 @@ import threading
 import pytest
 
 from ringrift.coordination import orchestrator_registry
+from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.coordination.orchestrator_registry import (
+    CONTROL_ROLES,
     OrchestratorRole,
     OrchestratorRoles,
     ProcessPlace,
@@ -21,8 +23,11 @@ from ringrift.coordination.orchestrator_registry import (
     release_orchestrator_role,
 )
 from ringrift.engine.leases import LeaseConfig
-from ringrift.engine.opening import memory_engine
-from ringrift.errors import LeaseLost
+from ringrift.engine.opening import close_engine, get_engine, memory_engine
+from ringrift.errors import Conflict, LeaseLost
+from ringrift.learning.control_lease import ControlLease
+from ringrift.process import process_scope
+from ringrift.runtime import SystemRuntime
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 LEASE = LeaseConfig(lease_s=15.0, renew_s=2.0)
@@ -55,6 +60,56 @@ def test_a_role_has_one_holder_who_keeps_it_by_heartbeats():
         await second.release_all()
 
     simulate(scenario())
+
+
+def test_whoever_controls_has_the_roles_of_a_run_and_the_answer_names_it():
+    async def scenario():
+        runtime, first, second = two_processes()
+        engine = memory_engine(runtime)
+        first._get_kv = second._get_kv = lambda: given(engine.kv)
+        control = ControlLease(engine, SystemRuntime(), MasterLoopGuard())
+        await control.take()
+        process_scope().drop(ControlLease)  # as a process that is not the one in control sees it
+        for role in CONTROL_ROLES:
+            assert not await second.acquire(role)
+            seen = await second.seen_holder(role)
+            assert (seen.holder, seen.token) == (str(control.me), control.token)
+            assert seen.expires_s is not None
+        assert (await second.audit.rows())[-1].other == str(control.me)
+        assert await second.acquire(OrchestratorRole.CLUSTER), "nothing is in charge of a cluster yet"
+        waiting = asyncio.create_task(second.acquire(OrchestratorRole.PIPELINE, wait_s=60.0))
+        await asyncio.sleep(1.0)
+        await control.release()
+        assert await waiting, "and it is free as soon as nobody controls"
+        assert (await first.seen_holder(OrchestratorRole.PIPELINE)).holder == second.holder
+        assert await first.seen_holder(OrchestratorRole.TRAINING_LOOP) is None
+        with pytest.raises(Conflict, match=r"sim:.* holds the role pipeline_orchestrator, which a run needs"):
+            await first.check_control_is_free()
+        await second.check_control_is_free()
+        await second.release_all()
+        await first.check_control_is_free()
+
+    simulate(scenario())
+
+
+async def given(value):
+    return value
+
+
+async def test_the_process_in_control_has_its_roles_by_its_lease_alone():
+    engine = await get_engine()
+    control = ControlLease(engine, SystemRuntime(), MasterLoopGuard())
+    await control.take()
+    role = OrchestratorRole.TRAINING_LOOP
+    assert await async_acquire_orchestrator_role(role)
+    assert holds_orchestrator_role(role)
+    async with async_orchestrator_role(role) as token:
+        assert token == control.token == (await asyncio.to_thread(get_role_holder, role)).token
+    assert holds_orchestrator_role(role), "it ends with control"
+    await control.release()
+    assert not holds_orchestrator_role(role)
+    assert await asyncio.to_thread(is_role_available, role)
+    await close_engine()
 
 
 def test_a_released_role_is_free_at_once_and_the_token_grows():

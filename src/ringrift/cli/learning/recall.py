@@ -14,10 +14,10 @@ import msgspec
 from ringrift.cli.command import as_json, on_data_folder, plain_errors, print_json
 from ringrift.cli.data_folder import ask_engine, configs_of, require_config
 from ringrift.cli.format import NOTHING, brief, clock, console, count, parse_moment, print_table
-from ringrift.control.lease import in_control
-from ringrift.coordination.master_loop_guard import is_master_loop_running
+from ringrift.coordination.master_loop_guard import MasterLoopGuard, is_master_loop_running
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError, Conflict
+from ringrift.learning.control_lease import in_control
 from ringrift.learning.facts.facts import Recalled
 from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.facts.state import ConfigState
@@ -190,7 +190,7 @@ async def through_the_writer(
     """
     async with AsyncExitStack() as stack:
         try:
-            mine = await stack.enter_async_context(in_control(engine, runtime))
+            mine = await stack.enter_async_context(in_control(engine, runtime, MasterLoopGuard()))
         except Conflict:
             return await _is_taken_in(configs, runtime, is_waiting)
         bucket = configured_rules(get_settings()).bucket

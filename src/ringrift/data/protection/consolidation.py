@@ -232,10 +232,9 @@ class ConsolidationDaemon(WakingDaemon):
             records = DeletionRecords(plane.kv)
             for digest in sources:
                 reason = f"merged with {len(sources) - 1} others by work item {end.item.id}"
-                successor = Successor(
-                    digest=digest, successor=made.digest, reason=reason, at_s=plane.runtime.now_s()
-                )
-                await records.name_successor(successor)
+                at_s = plane.runtime.now_s()
+                named = Successor(digest=digest, successor=made.digest, reason=reason, at_s=at_s)
+                await records.name_successor(named)
         await transactions.commit_async(name)
         self.merged_shards += len(sources)
         self.merged_games += int(made.counts.get("games", 0))
@@ -278,9 +277,8 @@ class ConsolidationDaemon(WakingDaemon):
                 continue
             verdict = await deleter.examine(artifact, held_for=held.get(digest, ""))
             if verdict.allowed:
-                done = await deleter.delete(
-                    artifact, why=successor.reason, by=PART, held_for=held.get(digest, "")
-                )
+                why, pins = successor.reason, held.get(digest, "")
+                done = await deleter.delete(artifact, why=why, by=PART, held_for=pins)
                 self.sources_deleted += done.verdict.allowed
 
     def get_status(self) -> dict[str, Any]:

@@ -75,7 +75,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Successor(msgspec.Struct, frozen=True, kw_only=True, rename={"successor": "heir"}):
-    """Everything that is in an artifact is in another one, too. Stored under the names of the first version."""
+    """Everything that is in an artifact is in another one, too. Stored under the first version's names."""
 
     digest: str
     successor: str
@@ -115,10 +115,10 @@ class DeletionRecords:
         check_digest(digest)
         await self._tombstones.change(digest, lambda found: None if found is None else edit(found))
 
-    async def name_successor(self, successor: Successor) -> None:
-        """Note that *successor.successor* holds everything of *successor.digest*. The first one named stays."""
-        check_digest(successor.successor)
-        await self._successors.create(successor.digest, successor)
+    async def name_successor(self, named: Successor) -> None:
+        """Note that one artifact holds everything of another. The first one named stays."""
+        check_digest(named.successor)
+        await self._successors.create(named.digest, named)
 
     async def successor(self, digest: str) -> Successor | None:
         return await self._successors.get(digest)

@@ -17,22 +17,28 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import structlog
 
-from ringrift.coordination.master_loop_guard import MasterLoopGuard
-from ringrift.decoding import decode_as
-from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.fencing import fenced
 from ringrift.engine.leases import CONTROL_LEASE as NAME
-from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_holder, lease_key
+from ringrift.engine.leases import (
+    ControlHolder,
+    LeaseConfig,
+    NamedLease,
+    end_lease,
+    lease_holder,
+    lease_key,
+    read_holder,
+)
 from ringrift.engine.ports import Engine, KeyValue, WriteGuard
 from ringrift.errors import Conflict, ControlLost, LeaseLost, Unavailable
 from ringrift.learning.facts.store_check import mark_outside_a_run, require_whole_store
-from ringrift.process_identity import has_open, is_alive, is_stopped, own_start_s, process_numbers
+from ringrift.process import process_scope
+from ringrift.process_identity import has_open, is_stopped, own_start_s, process_numbers
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 
@@ -43,42 +49,34 @@ TRIES = 3
 log = structlog.get_logger()
 
 
-class ControlHolder(msgspec.Struct, frozen=True, kw_only=True):
-    """Which process controls, where, and since when."""
+class FolderClaim(Protocol):
+    """The lock on the data folder; see `MasterLoopGuard`, which is the one of the product."""
 
-    host: str
-    boot: str
-    numbers: str  # where process numbers are counted: containers have numbers of their own
-    pid: int
-    began_s: float
-    folder: str
-    since_s: float
+    @property
+    def folder_identity(self) -> str: ...
 
-    def is_seen(self, runtime: Runtime) -> bool:
-        """Whether its process can be looked at from here."""
-        here = runtime.hostname, runtime.boot_id, process_numbers()
-        return (self.host, self.boot, self.numbers) == here
+    @property
+    def is_held(self) -> bool: ...
 
-    def is_dead(self, runtime: Runtime) -> bool:
-        """Whether it is known to have ended; False if that cannot be seen from here."""
-        if self.host != runtime.hostname:
-            return False
-        if self.boot != runtime.boot_id:
-            return True
-        return self.numbers == process_numbers() and not is_alive(self.pid, self.began_s)
+    def try_acquire(self) -> bool: ...
 
-    def __str__(self) -> str:
-        since = datetime.fromtimestamp(self.since_s, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        return f"process {self.pid} on {self.host} (since {since})"
+    def exchanged(self) -> str: ...
+
+    def show(self) -> None: ...
+
+    def release(self) -> None: ...
 
 
 class ControlLease:
     """Control of one engine and one data folder, from `take` to `release`."""
 
-    def __init__(self, engine: Engine, runtime: Runtime, guard: MasterLoopGuard | None = None) -> None:
+    def __init__(
+        self, engine: Engine, runtime: Runtime, guard: FolderClaim, *, has_daemons: bool = True
+    ) -> None:
+        """A program that runs the loop alone, beside daemons of its own, says that it has not the run's."""
         kv = engine.kv
         self._engine, self._kv, self._runtime = engine, kv, runtime
-        self._guard = guard or MasterLoopGuard()
+        self._guard = guard
         self.me = ControlHolder(
             host=runtime.hostname,
             boot=runtime.boot_id,
@@ -87,6 +85,7 @@ class ControlLease:
             began_s=own_start_s(),
             folder=str(Path(get_settings().data_dir).resolve()),
             since_s=runtime.now_s(),
+            has_daemons=has_daemons,
         )
         record, lease_s = msgspec.json.encode(self.me).decode(), get_settings().control_lease
         self._config = LeaseConfig(lease_s=lease_s, renew_s=lease_s / RENEWALS_IN_A_LEASE)
@@ -101,6 +100,16 @@ class ControlLease:
     def guard(self) -> WriteGuard:
         """What every write in the name of the control process carries."""
         return WriteGuard(TOKEN_KEY, self._token)
+
+    @property
+    def held(self) -> bool:
+        """Whether it is safe to act as the one in control, by this process's own clock."""
+        return self._lease.held
+
+    @property
+    def token(self) -> int:
+        """Of the lease, as others see it too; `LeaseLost` when it is not held."""
+        return self._lease.token
 
     @property
     def folder_identity(self) -> str:
@@ -132,6 +141,7 @@ class ControlLease:
             await self._give_back()
             raise Conflict(problem)
         self._guard.show()
+        process_scope().put(ControlLease, self)  # for who asks what this process may do
 
     async def _take_lease(self, *, locked: bool) -> None:
         for _ in range(TRIES):  # whoever had it may just have gone
@@ -140,7 +150,7 @@ class ControlLease:
             seen = await lease_holder(self._kv, NAME)
             if seen is None:
                 continue
-            holder = _holder(seen.holder)
+            holder = read_holder(seen.holder)
             if holder is None or not (locked and holder.is_dead(self._runtime)):
                 raise Conflict(_controlled_by(holder))
             log.info("control.holder_is_dead", pid=holder.pid, since_s=holder.since_s)
@@ -175,7 +185,7 @@ class ControlLease:
         for _ in range(RENEWALS_IN_A_LEASE + 1):
             await self._runtime.sleep(self._config.renew_s)
             if (seen := await lease_holder(self._kv, NAME)) is not None:
-                raise Conflict(_controlled_by(_holder(seen.holder)))
+                raise Conflict(_controlled_by(read_holder(seen.holder)))
             if self._guard.try_acquire():
                 break
         else:
@@ -244,18 +254,37 @@ class ControlLease:
                 taken = await self._lease.try_acquire()
         entry = await self._kv.get(TOKEN_KEY)
         if entry is None or entry.revision != self._token:
-            holder = None if entry is None else _holder(entry.value)
+            holder = None if entry is None else read_holder(entry.value)
             raise ControlLost(token=self._token, reason=f"{holder or 'another process'} took over")
         if not taken:
             # An answer of ours got lost, or another is about to write its token: the next look tells.
             await end_lease(self._kv, NAME, holder=self._lease.holder)
         return taken
 
+    @asynccontextmanager
+    async def hold(self) -> AsyncIterator[Engine]:
+        """Control for a block; yields the engine with the token on its writes. For long, `keep` beside it.
+
+        Raises `Conflict` that says who has control, `Corrupt` if the run had come further than the store is.
+        """
+        settings = get_settings()
+        await self.take()
+        try:
+            mine = fenced(self._engine, self.guard, on_lost=self.note_refusal, exchanged=self.exchanged)
+            await require_whole_store(
+                mine.kv, self._runtime, database=settings.coordinator_db, data_dir=settings.data_dir
+            )
+            yield mine
+        finally:
+            await self.release()
+
     async def release(self) -> None:
         """Give control up, if it is still ours. Safe to call twice."""
         await self._give_back()
 
     async def _give_back(self) -> None:
+        if process_scope().peek(ControlLease) is self:
+            process_scope().drop(ControlLease)
         try:
             await self._lease.release()
         except Unavailable as error:
@@ -266,35 +295,22 @@ class ControlLease:
 async def control_holder(kv: KeyValue) -> ControlHolder | None:
     """Who took control last; None if nobody ever did."""
     entry = await kv.get(TOKEN_KEY)
-    return None if entry is None else _holder(entry.value)
+    return None if entry is None else read_holder(entry.value)
 
 
 @asynccontextmanager
-async def in_control(engine: Engine, runtime: Runtime) -> AsyncIterator[Engine]:
+async def in_control(engine: Engine, runtime: Runtime, guard: FolderClaim) -> AsyncIterator[Engine]:
     """Take the control process's place for a moment; yields the engine with the token on its writes.
 
     Raises `Conflict` if a run has control, `Corrupt` if the run had come further than the store is. What is
     written meanwhile is covered by the high-water mark before control is given up.
     """
-    lease, settings = ControlLease(engine, runtime), get_settings()
-    await lease.take()
-    try:
-        mine = fenced(
-            engine,
-            lease.guard,
-            on_lost=lambda lost: log.error("control.lost", reason=str(lost)),
-            exchanged=lease.exchanged,
-        )
-        await require_whole_store(
-            mine.kv, runtime, database=settings.coordinator_db, data_dir=settings.data_dir
-        )
+    async with ControlLease(engine, runtime, guard).hold() as mine:
         yield mine
-        await mark_outside_a_run(mine.kv, runtime, settings.data_dir)
-    finally:
-        await lease.release()
+        await mark_outside_a_run(mine.kv, runtime, get_settings().data_dir)
 
 
-def check_folder_is_free(guard: MasterLoopGuard, *, to_begin_anew: bool) -> None:
+def check_folder_is_free(guard: FolderClaim, *, to_begin_anew: bool) -> None:
     """Before an engine is made or set aside: none is in a data folder that another process controls."""
     if guard.try_acquire():
         return
@@ -302,14 +318,6 @@ def check_folder_is_free(guard: MasterLoopGuard, *, to_begin_anew: bool) -> None
         raise Conflict(_controlled_by(None))
     if not get_settings().coordinator_db.exists():
         raise Conflict(_folder_is_taken(str(get_settings().data_dir)))
-
-
-def _holder(record: bytes | str) -> ControlHolder | None:
-    """The holder in a record; None for one that this version cannot read."""
-    try:
-        return decode_as(record, ControlHolder)
-    except UNREADABLE:
-        return None
 
 
 def _controlled_by(holder: ControlHolder | None) -> str:

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from ringrift.control.lease import ControlLease, control_holder, in_control
 from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard, pid_file, read_master_loop
@@ -19,6 +18,7 @@ from ringrift.engine.fencing import fenced
 from ringrift.engine.opening import close_engine, memory_engine
 from ringrift.engine.ports import NewWork
 from ringrift.errors import Conflict, ControlLost, LeaseLost, Unavailable
+from ringrift.learning.control_lease import ControlLease, control_holder, in_control
 from ringrift.learning.facts.facts import Blocked
 from ringrift.learning.facts.ledger import Ledger, read_facts
 from ringrift.learning.plan.rules import LearningRules
@@ -30,12 +30,13 @@ LEASE_S = 15.0
 
 CONTROLLER = """
 import asyncio, sys
-from ringrift.control.lease import ControlLease
+from ringrift.learning.control_lease import ControlLease
 from ringrift.engine.opening import get_engine, close_engine
 from ringrift.runtime import system_runtime
+from ringrift.coordination.master_loop_guard import MasterLoopGuard
 
 async def main():
-    lease = ControlLease(await get_engine(), system_runtime())
+    lease = ControlLease(await get_engine(), system_runtime(), MasterLoopGuard())
     await lease.take()
     print("held", flush=True)
     await lease.keep()
@@ -65,7 +66,7 @@ class FolderOfAnother(MasterLoopGuard):
 
 
 async def test_the_holder_is_known_and_a_second_one_is_refused_by_name(engine, runtime, tmp_path):
-    lease = ControlLease(engine, runtime)
+    lease = ControlLease(engine, runtime, MasterLoopGuard())
     await lease.take()
     assert await control_holder(engine.kv) == lease.me
     second = ControlLease(engine, runtime, FolderOfAnother(tmp_path / "other"))
@@ -77,7 +78,7 @@ async def test_the_holder_is_known_and_a_second_one_is_refused_by_name(engine, r
 
 
 async def test_writes_under_an_old_token_are_refused_and_the_holder_hears_of_it(engine, runtime, tmp_path):
-    first = ControlLease(engine, runtime)
+    first = ControlLease(engine, runtime, MasterLoopGuard())
     await first.take()
     mine = fenced(engine, first.guard, on_lost=first.note_refusal)
     ledger = await Ledger.open(mine.kv, "c", bucket_rules=LearningRules().bucket)
@@ -124,7 +125,7 @@ async def test_a_word_about_leadership_makes_the_loop_look_and_only_the_lease_st
     engine, runtime, tmp_path, event, payload
 ):
     process_scope().put(Settings, replace(get_settings(), control_lease=600.0))
-    router, lease = get_router(), ControlLease(engine, runtime)
+    router, lease = get_router(), ControlLease(engine, runtime, MasterLoopGuard())
     manager = DaemonManager(DaemonManagerConfig(loop_watchdog=False), bus=router)
     manager.reactions.leads = lease.is_ours
     manager.register_factory(DaemonType.DATA_PIPELINE, Loop)
@@ -151,7 +152,7 @@ async def test_a_word_about_leadership_makes_the_loop_look_and_only_the_lease_st
 
 
 async def test_a_store_that_does_not_answer_proves_nothing(engine, runtime):
-    lease = ControlLease(engine, runtime)
+    lease = ControlLease(engine, runtime, MasterLoopGuard())
     await lease.take()
     assert await lease.is_ours()
 
@@ -171,7 +172,7 @@ async def test_a_store_that_does_not_answer_proves_nothing(engine, runtime):
 
 async def test_a_holder_that_slept_goes_on_if_nobody_else_had_control(engine, runtime):
     process_scope().put(Settings, replace(get_settings(), control_lease=0.4))
-    lease = ControlLease(engine, runtime)
+    lease = ControlLease(engine, runtime, MasterLoopGuard())
     await lease.take()
     token = lease.guard
     runtime.advance(3600.0)
@@ -188,7 +189,7 @@ async def test_a_holder_that_slept_goes_on_if_nobody_else_had_control(engine, ru
 
 async def test_the_pid_file_is_written_again_and_is_nobody_s_authority(engine, runtime):
     process_scope().put(Settings, replace(get_settings(), control_lease=0.4))
-    lease = ControlLease(engine, runtime)
+    lease = ControlLease(engine, runtime, MasterLoopGuard())
     await lease.take()
     keeping = asyncio.create_task(lease.keep())
     pid_file().unlink()
@@ -202,12 +203,12 @@ async def test_the_pid_file_is_written_again_and_is_nobody_s_authority(engine, r
 
 
 async def test_a_command_takes_the_place_of_a_control_process_for_a_moment(engine, runtime):
-    async with in_control(engine, runtime) as mine:
+    async with in_control(engine, runtime, MasterLoopGuard()) as mine:
         await mine.kv.put("a", b"1")
         with pytest.raises(Conflict):
-            async with in_control(engine, runtime):
+            async with in_control(engine, runtime, MasterLoopGuard()):
                 raise AssertionError
-    async with in_control(engine, runtime):
+    async with in_control(engine, runtime, MasterLoopGuard()):
         pass
 
 
