@@ -12,6 +12,7 @@ from size_ceilings import dotted, imported
 from source_tree import ROOT, SOURCE, modules, parsed, text_of
 
 FUNCTION_LINES_MAX = 60
+DOCUMENT_LINE_MAX = 120
 
 # The documents' public names stay as they are at the surface; inside, names say what a thing is.
 PUBLIC_NAMES = {
@@ -335,6 +336,20 @@ def test_the_architecture_page_says_what_is_not_built():
     rows = re.findall(r"^\| (the \w+)[^|]*\| ([\w, ]+) \|$", missing, flags=re.MULTILINE)
     told = {(part, name) for part, names in rows for name in names.split(", ")}
     assert told == {(each.part.value, each.name) for each in CAPABILITIES.values() if not each.built}
+
+
+def test_lines_of_the_documents_are_short_enough_to_read_and_to_compare():
+    """Tables and code excepted, which cannot be wrapped."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    long = []
+    for page in pages:
+        in_code = False
+        for number, line in enumerate(page.read_text(encoding="utf8").splitlines(), 1):
+            if line.strip().startswith("```"):
+                in_code = not in_code
+            elif not in_code and not line.startswith("|") and len(line) > DOCUMENT_LINE_MAX:
+                long.append(f"{page.relative_to(ROOT)}:{number}")
+    assert long == []
 
 
 def test_every_link_in_the_documents_leads_somewhere():

@@ -24,7 +24,7 @@ from ringrift.learning.job_announcements import blob_path
 from ringrift.learning.plan.orders import CASCADE_TOPIC as WARM_START
 from ringrift.learning.plan.orders import source_name
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.training import DISTILLATION, SMALL_NET
+from ringrift.learning.plan.students import DISTILLATION, SMALL_NET
 from ringrift.learning.situation import Situation, Situations
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals, heard_by

@@ -34,7 +34,8 @@ from ringrift.learning.plan.evaluation import (
 from ringrift.learning.plan.orders import Snapshot, evaluate_order, match_batch, selfplay_order
 from ringrift.learning.plan.plan import plan
 from ringrift.learning.plan.stages import HealthHold, health_gate, health_note, stage_gate
-from ringrift.learning.plan.trust import is_recalled_model, recall_effect
+from ringrift.learning.plan.training_data import is_recalled_model
+from ringrift.learning.plan.trust import recall_effect
 from ringrift.statistics.match_evidence import Evidence, MatchVerdict
 from ringrift.statistics.ratings import place_chances
 

@@ -11,7 +11,8 @@ from ringrift.learning.facts.facts import Promoted, Recalled, Rejected, RolledBa
 from ringrift.learning.facts.records import ModelState
 from ringrift.learning.plan.orders import Snapshot, export_order
 from ringrift.learning.plan.plan import plan, training_parent
-from ringrift.learning.plan.trust import TAINTED_REASON, recall_effect, tainted_models
+from ringrift.learning.plan.training_data import tainted_models
+from ringrift.learning.plan.trust import TAINTED_REASON, recall_effect
 from ringrift.learning.replay import replay
 
 LIST = msgspec.structs.replace(RULES, recalled_models="list")

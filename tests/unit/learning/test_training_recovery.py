@@ -13,7 +13,7 @@ from ringrift.learning.facts.facts import Promoted, Rejected
 from ringrift.learning.models import CHECKPOINTS_COUNTED_ON, kept_checkpoint
 from ringrift.learning.plan.orders import Snapshot
 from ringrift.learning.plan.plan import plan
-from ringrift.learning.plan.training import decided_reset
+from ringrift.learning.plan.training_data import decided_reset
 from ringrift.network.evaluator import sample_positions
 from ringrift.network.model import build
 
@@ -37,7 +37,7 @@ class Trained(Story):
         self.write(Rejected(at_s=self.now_s, model=model, gate="head_to_head", reason="not stronger"))
 
     def reset(self):
-        fact = decided_reset(Snapshot(self.state, RULES, self.now_s))
+        fact = decided_reset(self.state, RULES, now_s=self.now_s)
         if fact is not None:
             self.write(fact)
         return fact

@@ -39,8 +39,8 @@ from ringrift.learning.facts.records import BucketRules, Model
 from ringrift.learning.facts.state import ConfigState, fold
 from ringrift.learning.judging.ratings import Rating
 from ringrift.learning.judging.ratings import rate as rate_matches
-from ringrift.learning.plan.training import newest_student
-from ringrift.learning.plan.trust import learned_shards
+from ringrift.learning.plan.students import newest_student
+from ringrift.learning.plan.training_data import learned_shards
 from ringrift.runtime import system_runtime
 
 # --- `ringrift models` --------------------------------------------------------------------------------

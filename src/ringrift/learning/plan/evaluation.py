@@ -35,7 +35,8 @@ from ringrift.learning.plan.orders import (
 )
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.stages import MODEL_PERFORMANCE_WATCHDOG, hold_of, is_stopped
-from ringrift.learning.plan.trust import distrusted_models, is_recalled_model, previous_champion, shaken_since
+from ringrift.learning.plan.training_data import distrusted_models, is_recalled_model
+from ringrift.learning.plan.trust import previous_champion, shaken_since
 from ringrift.work.shares import board_and_players
 
 # Games that somebody asked for: an evaluation, a ladder, a second look at a champion.

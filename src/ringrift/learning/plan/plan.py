@@ -16,6 +16,7 @@ import msgspec
 
 from ringrift.learning.facts.facts import (
     PRICE_TOPIC,
+    AnyFact,
     Archived,
     GeneratorMoved,
     Noted,
@@ -66,10 +67,12 @@ from ringrift.learning.plan.stages import (
     stopped_gate,
     stops_of,
 )
-from ringrift.learning.plan.training import decided_reset, plan_distillation, plan_small_net
+from ringrift.learning.plan.students import plan_distillation, plan_small_net
 from ringrift.learning.plan.training_data import (
     FILES_MAX,
     data_wait,
+    decided_reset,
+    distrusted_models,
     fit_shards,
     freshness_note,
     missing_files,
@@ -81,7 +84,6 @@ from ringrift.learning.plan.training_data import (
 from ringrift.learning.plan.trust import (
     decided_by_recall,
     decided_by_standing,
-    distrusted_models,
     plan_diagnosis,
     plan_recomputation,
 )
@@ -114,11 +116,12 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
     if turned is not None:
         made.decided.append(turned)
         return made
-    for decide in (decided_by_standing, decided_reset):
-        fact = decide(snapshot)
-        if fact is not None:
-            made.decided.append(fact)
-            return made
+    fact: AnyFact | None = decided_by_standing(snapshot)
+    if fact is None:
+        fact = decided_reset(snapshot.state, snapshot.rules, now_s=snapshot.now_s)
+    if fact is not None:
+        made.decided.append(fact)
+        return made
     if (moved := decided_generator(snapshot)) is not None:
         made.decided.append(moved)
     for stage, think in _THOUGHTS.items():

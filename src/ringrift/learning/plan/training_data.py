@@ -1,14 +1,25 @@
-"""What a training reads: files of samples, how old their games are, and what to use instead of the newest."""
+"""What a training begins with: files of samples, how old their games are, what to use instead of the newest,
+and the checkpoint that it goes on from when training went astray.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from math import isfinite
+from statistics import median
 
 import msgspec
 
-from ringrift.learning.facts.facts import FRESHNESS_TOPIC, MISSING_TOPIC, SYNC_FAILED_TOPIC, Noted
+from ringrift.learning.facts.facts import (
+    FRESHNESS_TOPIC,
+    MISSING_TOPIC,
+    SYNC_FAILED_TOPIC,
+    Noted,
+    Recalled,
+    TrainingReset,
+)
 from ringrift.learning.facts.records import (
     Model,
     ModelState,
@@ -20,7 +31,8 @@ from ringrift.learning.facts.records import (
     shards_in_window,
     window_rows,
 )
-from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, ConfigState, has_recalled
+from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, DIVERGED, ConfigState, has_recalled
+from ringrift.learning.judging import promotion
 from ringrift.learning.judging.feedback import refuse_shard
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.stages import QUALITY_MONITOR, STALE_FALLBACK, is_stopped, stop_of
@@ -291,3 +303,189 @@ def _is_good(model: Model, state: ConfigState, missing: Collection[str]) -> bool
 def _are_good(samples: Samples, state: ConfigState, missing: Collection[str]) -> bool:
     recalled = state.trust_before_recall.keys() & set(samples.shards)
     return not recalled and samples.digest not in missing and samples.digest not in state.unfit_samples
+
+
+# Which models nothing may build on: those that are recalled, learned from recalled games, or go on from one.
+
+
+def active_recalls(state: ConfigState) -> list[Recalled]:
+    return [recall for recall in state.recalls.values() if not recall.withdrawn]
+
+
+def is_recalled_model(state: ConfigState, digest: str) -> bool:
+    return any(takes_back(recall, digest) for recall in active_recalls(state))
+
+
+def takes_back(recall: Recalled, model: str) -> bool:
+    """Whether *recall* is about *model* itself, not only about its games of a worker or a time."""
+    return (
+        recall.model == model and recall.worker is None and recall.from_s is None and recall.until_s is None
+    )
+
+
+def tainted_models(state: ConfigState) -> frozenset[str]:
+    """Models that are recalled, learned from recalled games, or go on from such a model."""
+    if not state.trust_before_recall and not active_recalls(state):
+        return frozenset()
+    found: set[str] = set()
+    recalled = {each.digest for each in state.samples.values() if has_recalled(state, each.shards)}
+    for model in state.models.values():  # parents come before their children
+        if (
+            model.parent in found
+            or not recalled.isdisjoint(model.sample_files)
+            or is_recalled_model(state, model.digest)
+        ):
+            found.add(model.digest)
+    return frozenset(found)
+
+
+def distrusted_models(state: ConfigState, rules: LearningRules) -> frozenset[str]:
+    """Models that nothing may build on.
+
+    Tainted ones count as long as the champion is none of them: if it is, there is nobody better.
+    """
+    tainted = tainted_models(state)
+    if takes_back_tainted(rules) and state.champion not in tainted:
+        return tainted
+    return frozenset(digest for digest in tainted if is_recalled_model(state, digest))
+
+
+def takes_back_tainted(rules: LearningRules) -> bool:
+    """Whether models that learned from recalled games are given up; if not, they are only listed."""
+    return rules.recalled_models == "take_back"
+
+
+def lineage(state: ConfigState, digest: str) -> list[Model]:
+    """A model and those that it goes on from, newest first."""
+    return list(ancestors(state, digest))
+
+
+def ancestors(state: ConfigState, digest: str) -> Iterator[Model]:
+    """A model, its parent, the parent of that, and so on."""
+    seen: set[str] = set()
+    found = state.models.get(digest)
+    while found is not None and found.digest not in seen:
+        yield found
+        seen.add(found.digest)
+        found = state.models.get(found.parent or "")
+
+
+def learned_shards(state: ConfigState, model: Model) -> list[str]:
+    """The games that one training saw, as files; what its parents saw is theirs."""
+    files = (state.samples[digest] for digest in model.sample_files if digest in state.samples)
+    return list(dict.fromkeys(shard for samples in files for shard in samples.shards))
+
+
+# When training goes back to an earlier checkpoint: after a recall, a loss that jumped, or lost matches.
+#
+# Training never waits for a verdict, so it can go on for a while from weights that turn out to be bad. What
+# shows that is looked at before anything is ordered; going back is a fact with its reason, and what was
+# trained in between is given up.
+
+
+LOSSES_SEEN = 8
+LOSSES_NEEDED = 6
+# What a network has yet to learn changes by up to a half when games by a stronger one come.
+BAND_SHARE, BAND_DEVIATIONS = 0.75, 6.0
+
+
+def decided_reset(state: ConfigState, rules: LearningRules, *, now_s: float) -> TrainingReset | None:
+    """Begin again from an earlier model, if the newest shows that it is no place to go on from."""
+    newest = state.newest_model
+    if newest is None or state.restarts:
+        return None
+    distrusted = distrusted_models(state, rules)
+    if newest.digest in distrusted:
+        reason, found = "the newest model learned from recalled games", _last_clean(state, distrusted)
+    else:
+        reason, found = _astray(state, rules), state.models.get(state.champion or "")
+    if not reason or found is None or found is newest or found.digest in distrusted:
+        return None
+    evidence = {"from": newest.digest, "losses": _losses(_recent(state, newest))}
+    return TrainingReset(
+        at_s=now_s,
+        model=found.digest,
+        reason=f"{reason}; on from model {found.number}",
+        evidence=evidence,
+    )
+
+
+def _last_clean(state: ConfigState, distrusted: frozenset[str]) -> Model | None:
+    """The newest model that none of the recalled games is in."""
+    return next(
+        (
+            model
+            for model in reversed(state.models.values())
+            if model.digest not in distrusted and model.state is not ModelState.ROLLED_BACK
+        ),
+        None,
+    )
+
+
+def _astray(state: ConfigState, rules: LearningRules) -> str:
+    """What is wrong with the newest model; empty if nothing is."""
+    newest = state.newest_model
+    assert newest is not None
+    if newest.state is ModelState.ROLLED_BACK:
+        return f"model {newest.number} was taken back"
+    failures = state.failures.get("train")
+    reset_s = 0.0 if state.reset is None else state.reset.at_s
+    if (
+        failures is not None
+        and failures.in_a_row
+        and failures.last_s > reset_s
+        and DIVERGED in failures.error
+    ):
+        return f"training could not go on: {failures.error}"
+    if said := _out_of_band(_recent(state, newest)):
+        return said
+    worse = _worse_in_a_row(state)
+    if worse >= rules.recover_after:
+        return f"{worse} candidates in a row were shown to be worse than the champion"
+    return ""
+
+
+def _recent(state: ConfigState, model: Model) -> list[Model]:
+    """It and those that it went on from, as many as are compared."""
+    return list(islice(ancestors(state, model.digest), LOSSES_SEEN + 1))
+
+
+def _out_of_band(line: list[Model]) -> str:
+    """Whether the newest loss lies far above those of the trainings before it."""
+    losses = _losses(line)
+    if not losses or len(losses) < LOSSES_NEEDED + 1:
+        return ""
+    newest, before = losses[0], losses[1:]
+    middle = median(before)
+    deviation = median(abs(loss - middle) for loss in before)
+    limit = middle + max(BAND_SHARE * middle, BAND_DEVIATIONS * deviation)
+    if isfinite(newest) and newest <= limit:
+        return ""
+    return f"the loss of model {line[0].number} is {newest:.3f}, and trainings before it had {middle:.3f}"
+
+
+def _losses(line: list[Model]) -> list[float]:
+    """Policy and value together, newest first, of the models that have them.
+
+    Without the entropy of the targets, which nobody can learn away and which changes with who plays.
+    """
+    found = [told for model in line if (told := model.losses.get("train"))]
+    return [each["policy"] - each.get("entropy", 0.0) + each["value"] for each in found]
+
+
+def _worse_in_a_row(state: ConfigState) -> int:
+    """How many of the models judged last lost clearly, since training was set back."""
+    since_s = 0.0 if state.reset is None else state.reset.at_s
+    matches = state.trusted_matches()
+    judged = {match.first for match in matches if match.purpose == promotion.PROMOTION}
+    newest = (model for model in reversed(state.models.values()) if model.digest in judged)
+    count = 0
+    for model in newest:
+        if model.made_s <= since_s or model.state is ModelState.PRODUCTION:
+            break
+        if not promotion.lost_clearly(model.digest, matches):
+            if model.state in (ModelState.EVALUATING, ModelState.STAGING):
+                continue  # it is being judged
+            break
+        count += 1
+    return count

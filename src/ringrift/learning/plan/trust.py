@@ -8,7 +8,7 @@ and decisions, so both can be replayed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from math import inf, nextafter
 from typing import Any
@@ -42,6 +42,15 @@ from ringrift.learning.plan.orders import (
     unfinished_name,
 )
 from ringrift.learning.plan.rules import LearningRules
+from ringrift.learning.plan.training_data import (
+    active_recalls,
+    is_recalled_model,
+    learned_shards,
+    lineage,
+    tainted_models,
+    takes_back,
+    takes_back_tainted,
+)
 from ringrift.work.job.protocol import INPUTS, OUT, JobOrder, JobReport
 from ringrift.work.worker.records import WorkerRecord
 
@@ -161,12 +170,6 @@ def touched_models(state: ConfigState, recall: Recalled, covered: dict[str, int]
     return found
 
 
-def learned_shards(state: ConfigState, model: Model) -> list[str]:
-    """The games that one training saw, as files; what its parents saw is theirs."""
-    files = (state.samples[digest] for digest in model.sample_files if digest in state.samples)
-    return list(dict.fromkeys(shard for samples in files for shard in samples.shards))
-
-
 def shards_behind(state: ConfigState, order: JobOrder) -> tuple[str, ...]:
     """The shards that a job learns from: its own inputs, and those of its samples."""
     samples = [state.samples[digest] for digest in order.inputs.values() if digest in state.samples]
@@ -184,14 +187,14 @@ def decided_by_recall(state: ConfigState, rules: LearningRules, now_s: float) ->
     if state.champion is not None:
         if is_recalled_model(state, state.champion):
             return _taken_back(state, now_s, previous_champion(state), RECALLED_REASON)
-        tainted = tainted_models(state) if _takes_back_tainted(rules) else ()
+        tainted = tainted_models(state) if takes_back_tainted(rules) else ()
         if state.champion in tainted:
             clean = previous_champion(state, without=tainted)
             return None if clean is None else _taken_back(state, now_s, clean, TAINTED_REASON)
     returning = _rolled_back_by_recall(state)
     if returning is None or any(takes_back(recall, returning) for recall in active):
         return None
-    if _takes_back_tainted(rules) and returning in tainted_models(state):
+    if takes_back_tainted(rules) and returning in tainted_models(state):
         return None
     return Promoted(
         at_s=now_s,
@@ -219,64 +222,6 @@ def _taken_back(state: ConfigState, now_s: float, restored: str | None, reason: 
     return RolledBack(at_s=now_s, model=state.champion, restored=restored, reason=reason, evidence=evidence)
 
 
-def tainted_models(state: ConfigState) -> frozenset[str]:
-    """Models that are recalled, learned from recalled games, or go on from such a model."""
-    if not state.trust_before_recall and not active_recalls(state):
-        return frozenset()
-    found: set[str] = set()
-    recalled = {each.digest for each in state.samples.values() if has_recalled(state, each.shards)}
-    for model in state.models.values():  # parents come before their children
-        if (
-            model.parent in found
-            or not recalled.isdisjoint(model.sample_files)
-            or is_recalled_model(state, model.digest)
-        ):
-            found.add(model.digest)
-    return frozenset(found)
-
-
-def distrusted_models(state: ConfigState, rules: LearningRules) -> frozenset[str]:
-    """Models that nothing may build on.
-
-    Tainted ones count as long as the champion is none of them: if it is, there is nobody better.
-    """
-    tainted = tainted_models(state)
-    if _takes_back_tainted(rules) and state.champion not in tainted:
-        return tainted
-    return frozenset(digest for digest in tainted if is_recalled_model(state, digest))
-
-
-def _takes_back_tainted(rules: LearningRules) -> bool:
-    """Whether models that learned from recalled games are given up; if not, they are only listed."""
-    return rules.recalled_models == "take_back"
-
-
-def lineage(state: ConfigState, digest: str) -> list[Model]:
-    """A model and those that it goes on from, newest first."""
-    return list(ancestors(state, digest))
-
-
-def ancestors(state: ConfigState, digest: str) -> Iterator[Model]:
-    """A model, its parent, the parent of that, and so on."""
-    seen: set[str] = set()
-    found = state.models.get(digest)
-    while found is not None and found.digest not in seen:
-        yield found
-        seen.add(found.digest)
-        found = state.models.get(found.parent or "")
-
-
-def takes_back(recall: Recalled, model: str) -> bool:
-    """Whether *recall* is about *model* itself, not only about its games of a worker or a time."""
-    return (
-        recall.model == model and recall.worker is None and recall.from_s is None and recall.until_s is None
-    )
-
-
-def is_recalled_model(state: ConfigState, digest: str) -> bool:
-    return any(takes_back(recall, digest) for recall in active_recalls(state))
-
-
 def shaken_since(state: ConfigState, model: str) -> float:
     """Since when games that won *model* its promotion are recalled; 0 if none are."""
     lost = [
@@ -300,10 +245,6 @@ def previous_champion(state: ConfigState, *, without: Collection[str] = ()) -> s
             if usable and change.previous not in without and not is_recalled_model(state, change.previous):
                 return change.previous
     return None
-
-
-def active_recalls(state: ConfigState) -> list[Recalled]:
-    return [recall for recall in state.recalls.values() if not recall.withdrawn]
 
 
 def known_workers(states: Iterable[ConfigState]) -> list[str]:
