@@ -30,7 +30,9 @@ from ringrift.cli.format import (
 from ringrift.coordination.master_loop_guard import MasterLoop, read_master_loop
 from ringrift.coordination.safeguards import get_emergency_stop
 from ringrift.decoding import decode_as
+from ringrift.engine.lock_files import OWN_PROGRAM
 from ringrift.engine.ports import Engine, WorkItem, WorkState
+from ringrift.engine.work_rules import TASKS_WORK
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.learning.requests import ALL, Pauses, ReadPauses
 from ringrift.process_identity import user_name
@@ -164,6 +166,10 @@ def stop(timeout: str, as_json: bool) -> None:
         check_data_folder()
         # Not asked over HTTP: a run whose server is down must be stoppable, too.
         loop = read_master_loop()
+        if loop is not None and loop.is_alive and loop.profile == OWN_PROGRAM:
+            raise ConfigError(
+                f"process {loop.pid} is a program that learns here by itself, no run: end it there"
+            )
         if loop is None or not loop.is_alive:
             where = get_settings().data_dir
             _tell({"stopped": False, "pid": None}, as_json, f"nothing runs in {where}")
@@ -187,7 +193,7 @@ async def _resume(engine: Engine, config: str | None, *, clear_emergency: bool) 
     else:
         resumed = await pauses.end([await require_config(engine.kv, config)])
     # A config that is resumed alone still stands while the whole run is paused: the answer says so.
-    whole = await pauses.get(ALL)
+    whole = await pauses.get(ALL) or await pauses.get(TASKS_WORK)
     # An emergency stop is somebody else's decision: a plain resume must not end it in passing.
     cleared = await emergency.clear() if clear_emergency else None
     notice = await emergency.notice()

@@ -304,7 +304,7 @@ def _register_recoveries(initialiser: Initialiser) -> None:
     for name in initialiser.instances.keys() - {HEALTH_MANAGER}:
         # What was merely got or imported has an owner that looks after it, such as the daemon manager.
         if initialiser.registry[name].pattern is InitPattern.WIRE:
-            manager.register_recovery(name, _restart_of(initialiser, name))
+            manager.register_recovery(name, _restart_of(initialiser, name), of_this_process=True)
 
 
 def _restart_of(initialiser: Initialiser, name: str) -> Recovery:

@@ -29,6 +29,7 @@ from ringrift.engine.arguments import check_integer
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.fencing import is_fenced
 from ringrift.engine.leases import ControlSeen, control_seen
+from ringrift.engine.lock_files import OWN_PROGRAM
 from ringrift.engine.opening import existing_engine, get_engine
 from ringrift.engine.ports import Engine
 from ringrift.engine.run_reports import reported
@@ -705,7 +706,8 @@ class DataPipelineDaemon:
             # A run has it already, which ends with it: the store refuses what is written after that.
             await self._learn(engine, configs)
             return
-        lease = ControlLease(engine, self._runtime, MasterLoopGuard(), has_daemons=False)
+        guard = MasterLoopGuard(profile=OWN_PROGRAM, shared=True)
+        lease = ControlLease(engine, self._runtime, guard, has_daemons=False)
         roles = get_orchestrator_roles()
         async with AsyncExitStack() as control:
             try:

@@ -31,6 +31,7 @@ from ringrift.files import (
     make_private_folder,
     open_private,
 )
+from ringrift.process import process_scope
 from ringrift.process_identity import own_start_s
 from ringrift.settings import get_settings
 from ringrift.status import CoordinatorStatus, HealthCheckResult
@@ -64,11 +65,13 @@ ensure_master_loop_running = require_running_master_loop
 class MasterLoopGuard:
     """Claims the master loop for a `with` block. `AlreadyExists` if another process has it.
 
-    A *path* of one's own is a PID file in a folder of one's own, and the claim is for that folder.
+    A *path* of one's own is a PID file in a folder of one's own, and the claim is for that folder. A *shared*
+    one also stands where this very process has the claim already, and then leaves it to that.
     """
 
-    def __init__(self, path: Path | None = None, *, profile: str = "") -> None:
-        self._profile = profile
+    def __init__(self, path: Path | None = None, *, profile: str = "", shared: bool = False) -> None:
+        self._profile, self._is_shared = profile, shared
+        self._beside: MasterLoopGuard | None = None
         self.path = path or pid_file()
         self._folder = get_settings().data_dir if path is None else path.parent
         self._lock: LockFile | None = None
@@ -86,13 +89,21 @@ class MasterLoopGuard:
         """As `acquire`; False if another process has it."""
         if not self._locked:
             try:
-                self._locked = self._lock_folder()
+                self._locked = self._stands_beside_own() or self._lock_folder()
             except OSError as error:
                 raise StorageReadOnly(f"{self._folder} cannot be written: {error.strerror}") from None
         # A folder that was put in its place is another's: this process must not write its number there.
         if self._locked and not self.exchanged():
             self.show()
         return self._locked
+
+    def _stands_beside_own(self) -> bool:
+        """Whether a guard of this process has the folder, so that this one need not."""
+        own = process_scope().peek(MasterLoopGuard) if self._is_shared else None
+        if own is None or own is self or not own.is_held or own._folder != self._folder:
+            return False
+        self._beside, self._held = own, own._held
+        return True
 
     def _lock_folder(self) -> bool:
         forget_exchanged(self._folder)  # one that an earlier run of this process had there
@@ -103,6 +114,7 @@ class MasterLoopGuard:
             return False
         self._lock, self._held = lock, HeldPath(self._folder, lock.stat())
         self._open_folder = hold_folder(self._folder, lock.descriptor)
+        process_scope().put(MasterLoopGuard, self)
         return True
 
     def exchanged(self) -> str:
@@ -116,6 +128,8 @@ class MasterLoopGuard:
 
     def show(self) -> None:
         """See to it that the PID file names this process."""
+        if self._beside is not None:
+            return  # it says who has the folder
         me = MasterLoop(os.getpid(), own_start_s(), self._profile)
         # The holder asks now and then, as anybody may remove the file; one that is right stays as it is.
         if read_master_loop(self.path) == me:
@@ -133,6 +147,9 @@ class MasterLoopGuard:
 
     def release(self) -> None:
         """Give it up, also if the file cannot be written. It stays, and is empty if it named this process."""
+        if self._beside is not None:
+            self._beside, self._held, self._locked = None, None, False
+            return
         exchanged = self.exchanged()
         try:
             found = None if exchanged else read_master_loop(self.path)
@@ -145,6 +162,8 @@ class MasterLoopGuard:
             if self._lock is not None:
                 self._lock.close()
             self._lock, self._held, self._open_folder, self._locked = None, None, None, False
+            if process_scope().peek(MasterLoopGuard) is self:
+                process_scope().drop(MasterLoopGuard)
 
     def health_check(self) -> HealthCheckResult:
         """Healthy while this process holds the claim and the path still leads to the folder of it."""

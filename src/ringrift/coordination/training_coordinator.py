@@ -252,7 +252,7 @@ class TrainingCoordinator(SubscribedCoordinator):
 
 def _not_taken_in(slots: Sequence[TrainingJob], states: Sequence[ConfigState]) -> list[TrainingJob]:
     """Those of *slots* whose model the run does not have: what it has taken in is a training of its own."""
-    taken = {each.slot for state in states for each in tuple(state.trainings)}
+    taken = {slot for state in states for slot in tuple(state.slots_taken_in)}
     return [job for job in slots if job.job_id not in taken]
 
 

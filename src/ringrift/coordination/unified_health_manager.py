@@ -19,7 +19,7 @@ from ringrift.coordination.utils import BoundedHistory
 from ringrift.daemons.running import attempt, attempt_async
 from ringrift.engine.run_reports import answers_here, reported, reported_health
 from ringrift.errors import ConfigError
-from ringrift.events.event import RouterEvent, current_delivery
+from ringrift.events.event import EventSource, RouterEvent, current_delivery
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.breakers import BreakerConfig, BreakerState, CircuitBreaker
@@ -252,6 +252,14 @@ def _score(issues: Iterable[Issue]) -> float:
     return max(0.0, 1.0 - lost)
 
 
+_OF_RECOVERIES = frozenset({"ERROR", "RECOVERY_INITIATED", "RECOVERY_COMPLETED", "RECOVERY_FAILED"})
+
+
+def subject_of(event_type: str, payload: Mapping[str, Any]) -> str:
+    """What an event is about: the first field that names something, else the whole system."""
+    return next((str(payload[name]) for name in RULES[event_type].subject if payload.get(name)), SYSTEM)
+
+
 class HealthLedger:
     """What is known to be wrong. Feed it events in the order in which they came."""
 
@@ -263,8 +271,7 @@ class HealthLedger:
 
     def observe(self, event_type: str, payload: Mapping[str, Any], now_s: float) -> Decision:
         """Take in one event; return what to do about its subject."""
-        rule = RULES[event_type]
-        subject = next((str(payload[name]) for name in rule.subject if payload.get(name)), SYSTEM)
+        rule, subject = RULES[event_type], subject_of(event_type, payload)
         self._note_heartbeat(event_type, subject, now_s)
         if rule.raises and says_trouble(event_type, payload):
             self._raise(rule, subject, payload, now_s)
@@ -413,6 +420,7 @@ class UnifiedHealthManager(WiredCoordinator):
         self.escalations: BoundedHistory[str] = BoundedHistory(100)
         self._scores: BoundedHistory[SystemHealthScore] = BoundedHistory(SCORES_KEPT)
         self._recoveries: dict[str, Recovery] = {}
+        self._own: set[str] = set()  # subjects of which every process has one of its own
         self._tasks = TaskOwner(NAME)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._events_seen = 0
@@ -576,14 +584,22 @@ class UnifiedHealthManager(WiredCoordinator):
 
     # --- recoveries -----------------------------------------------------------------------------------
 
-    def register_recovery(self, subject: str, recover: Recovery) -> None:
-        """Say how *subject* is brought back when its failures in a row reach the limit."""
+    def register_recovery(self, subject: str, recover: Recovery, *, of_this_process: bool = False) -> None:
+        """Say how *subject* is brought back when its failures in a row reach the limit.
+
+        Of what every process has one, *of_this_process* leaves those of others to them.
+        """
         if not callable(recover):
             raise ConfigError(f"the recovery of {subject} is {recover!r}; it must be an async function")
         self._recoveries[subject] = recover
+        (self._own.add if of_this_process else self._own.discard)(subject)
 
     async def _on_event(self, event: RouterEvent) -> None:
         self._events_seen += 1
+        is_from_elsewhere = event.origin is EventSource.CROSS_PROCESS and event.event_type in _OF_RECOVERIES
+        # One that failed, or was brought back, in another process is not that of this one.
+        if is_from_elsewhere and subject_of(event.event_type, event.payload) in self._own:
+            return
         action, subject = self.ledger.observe(event.event_type, event.payload, self._runtime.now_s())
         self._track_score()
         # What it tells of recoveries comes back here; acting on that would never end.

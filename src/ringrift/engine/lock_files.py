@@ -142,13 +142,16 @@ PID_FILE = "master_loop.pid"
 PID_BYTES_MAX = 1_000
 
 
+OWN_PROGRAM = "own_program"  # a program that runs the loop alone, beside daemons of its own
+
+
 @dataclass(frozen=True, slots=True)
 class MasterLoop:
     """The process that the PID file names."""
 
     pid: int
     began_s: float | None  # None: the file was written by something that does not tell
-    profile: str = ""  # of its daemons; empty: it does not tell
+    profile: str = ""  # of its daemons; empty: it does not tell; `OWN_PROGRAM`: they are none of a run
 
     @property
     def is_alive(self) -> bool:

@@ -14,7 +14,8 @@ HOLDS = "queue/hold/"  # keys under which it stands what is not handed out
 WORK_LEASES = "lease/work/"  # keys of the leases under which others than workers do work of the queue
 ALL_WORK = "*"
 EMERGENCY_WORK = "*emergency"  # all of it, by the emergency stop, so that no end of a pause ends that
-_WHOLE = (ALL_WORK, EMERGENCY_WORK)
+TASKS_WORK = "*tasks"  # all of it, by the task coordinator, whose pause ends no person's
+_WHOLE = frozenset({ALL_WORK, EMERGENCY_WORK, TASKS_WORK})
 LEASE_RAN_OUT = "the lease ran out"
 PAYLOAD_DAMAGED = "its payload is not what was added: the database is damaged"
 RESULT_DAMAGED = "its result is not what it was completed with: the database is damaged"
@@ -62,7 +63,7 @@ class HeldWork(NamedTuple):
         )
 
     def holds(self, group: str, kind: str) -> bool:
-        if ALL_WORK in self.groups or EMERGENCY_WORK in self.groups:
+        if not _WHOLE.isdisjoint(self.groups):
             return True
         return group in self.groups or (group, kind) in self.kinds
 

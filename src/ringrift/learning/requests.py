@@ -25,6 +25,7 @@ from ringrift.engine.work_rules import (
     ALL_WORK,
     EMERGENCY_WORK,
     HOLDS,
+    TASKS_WORK,
     WORK_LEASES,
     HeldWork,
     held_groups,
@@ -95,7 +96,7 @@ class ReadPauses:
 
     def of(self, config: str) -> Pause | None:
         """The pause that holds *config*: an emergency stop, and that of the whole run, before its own."""
-        for place in (EMERGENCY_WORK, ALL, config):
+        for place in (EMERGENCY_WORK, ALL, TASKS_WORK, config):
             if (entry := self._entries.get(hold_key(place))) is not None:
                 return decode_entry(entry, Pause)
         return None

@@ -14,15 +14,16 @@ import msgspec
 
 from ringrift.engine.arguments import check_name, check_part
 from ringrift.engine.encoding import decode_entry
-from ringrift.engine.ports import Engine
+from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.run_reports import reported
-from ringrift.engine.work_rules import ALL_WORK, hold_key
+from ringrift.engine.work_rules import ALL_WORK, TASKS_WORK, hold_key
 from ringrift.health.breakers import CircuitBreaker
 from ringrift.machine import NodeResources
 from ringrift.runtime import Runtime
 from ringrift.work.backpressure import QueueLevels, QueueType
 from ringrift.work.limits import (
     LOOP_ORDER,
+    MEMORY_FORGOTTEN_S,
     SAFEGUARD_ORDER,
     Check,
     CoordinatorState,
@@ -42,6 +43,7 @@ from ringrift.work.limits import (
 )
 from ringrift.work.tasks import SELFPLAY_TYPES, RunningTask, TaskRegistry, TaskType, counted, task_type_of
 
+FORMER_STATE_KEY = "tasks/state"
 FRESH_S = 1.0
 SPAWNS_PER_MINUTE, SPAWNS_PER_CORE = 60, 12
 NODES_MAX = 2_000  # nodes and kinds that are remembered; those not heard of for longest go first
@@ -80,6 +82,8 @@ class TaskAdmission:
         self.registry = TaskRegistry(sources.engine, runtime=sources.runtime)
         self.offline: dict[str, str] = {}  # node: why it counts as gone
         self._halted = ""  # why this machine had no room when last looked at
+        self._is_taken_over = False
+        self._out_of_memory_s: float | None = None  # when a task here last was
         self._seen: _Seen | None = None
         limits = self.limits
         self._rate = TokenBucket(limits.spawns_per_minute, limits.spawns_burst)
@@ -129,14 +133,17 @@ class TaskAdmission:
         return self._state(await self._look())
 
     async def set_state(self, state: CoordinatorState, reason: str, *, for_s: float | None = None) -> None:
-        """Hold the queue, as a pause of the whole run does, so that nothing that waits is claimed."""
+        """Hold the queue, as a pause of the whole run does, so that nothing that waits is claimed.
+
+        A pause by a person is apart from it, and stays.
+        """
         kv, now_s = (await self._at.engine()).kv, self._at.runtime.now_s()
         if state is CoordinatorState.RUNNING:
-            await kv.delete(hold_key(ALL_WORK))
+            await kv.delete(hold_key(TASKS_WORK))
         else:
             until_s = None if for_s is None else now_s + for_s
             pause = Pause(reason=reason, at_s=now_s, state=state, until_s=until_s)
-            await kv.put(hold_key(ALL_WORK), msgspec.json.encode(pause), ttl_s=for_s)
+            await kv.put(hold_key(TASKS_WORK), msgspec.json.encode(pause), ttl_s=for_s)
         self.forget_view()
 
     def forget_view(self) -> None:
@@ -149,14 +156,30 @@ class TaskAdmission:
             return self._seen
         if not self._at.monitor.is_fresh:
             await self._at.monitor.refresh()
-        entry = await (await self._at.engine()).kv.get(hold_key(ALL_WORK))
+        kv = (await self._at.engine()).kv
+        await self._take_over_former_state(kv)
+        entry = await kv.get(hold_key(TASKS_WORK)) or await kv.get(hold_key(ALL_WORK))
         stored = StateNotice() if entry is None else _noticed(decode_entry(entry, Pause))
         resources = await self._at.resources()
+        self._forget_memory()
         self._note_room(resources)
         self._seen = _Seen(
             now_s, await self.registry.running(), stored, await self._at.emergency.notice(), resources
         )
         return self._seen
+
+    async def _take_over_former_state(self, kv: KeyValue) -> None:
+        """A pause that an earlier version stored in a place of its own becomes a hold of the queue."""
+        if self._is_taken_over:
+            return
+        self._is_taken_over = True
+        if (entry := await kv.get(FORMER_STATE_KEY)) is None:
+            return
+        former, now_s = decode_entry(entry, StateNotice), self._at.runtime.now_s()
+        left_s = None if former.until_s is None else former.until_s - now_s
+        if former.state is not CoordinatorState.RUNNING and (left_s is None or left_s > 0):
+            await self.set_state(former.state, former.reason, for_s=left_s)
+        await kv.delete(FORMER_STATE_KEY)
 
     def _note_room(self, resources: NodeResources) -> None:
         """Halt at the limit, go on at nine tenths of it."""
@@ -203,7 +226,7 @@ class TaskAdmission:
     def succeeded(self, task_type: TaskType, node: str) -> None:
         for key in _breaker_keys(task_type, node or self._at.runtime.hostname):
             self._breakers.pop(key, None)
-        self._note_memory(enough=True)
+        self._note_memory(node, enough=True)
         self.forget_view()
 
     async def failed(self, task_type: TaskType, node: str, reason: str) -> EmergencyNotice | None:
@@ -211,13 +234,27 @@ class TaskAdmission:
         now_s = self._at.runtime.now_s()
         for key in _breaker_keys(task_type, node or self._at.runtime.hostname):
             _remember(self._breakers, key, self._breakers.get(key, CircuitBreaker()).failed(now_s))
-        self._note_memory(enough=not says_out_of_memory(reason))
+        self._note_memory(node, enough=not says_out_of_memory(reason))
         self.forget_view()
         return await self._at.emergency.after_failure(reason)
 
-    def _note_memory(self, *, enough: bool) -> None:
+    def _note_memory(self, node: str, *, enough: bool) -> None:
         """Where tasks run out of memory, the next ones start beside others only while less of it is used."""
-        share = self.memory.record_outcome(success=enough)
+        if not self.is_this_machine(node):
+            return
+        if not enough:
+            self._out_of_memory_s = self._at.runtime.monotonic_s()
+        self._limit_memory(self.memory.record_outcome(success=enough))
+
+    def _forget_memory(self) -> None:
+        """Without an outcome nothing would ever raise the limit again."""
+        last_s = self._out_of_memory_s
+        if last_s is not None and self._at.runtime.monotonic_s() - last_s >= MEMORY_FORGOTTEN_S:
+            self._out_of_memory_s = None
+            self.memory.reset()
+            self._limit_memory(self.memory.value)
+
+    def _limit_memory(self, share: float) -> None:
         percent = 100.0 if share == self.memory.initial_value else 100.0 * share
         self.limits = replace(self.limits, memory_percent_warning=percent)
 

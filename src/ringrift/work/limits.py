@@ -21,7 +21,7 @@ from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.limits import TTL_S_MIN
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.work_rules import EMERGENCY_WORK, hold_key
-from ringrift.errors import ConfigError
+from ringrift.errors import ConfigError, Unavailable
 from ringrift.files import make_folders, remove_file, replace_file
 from ringrift.health.breakers import CircuitBreaker
 from ringrift.machine import NodeResources
@@ -101,7 +101,7 @@ class EmergencyState:
         if in_file is not None and in_file.is_on(now_s):
             return in_file
         if in_file is not None:
-            await asyncio.to_thread(remove_file, self._places.file)  # its time is over
+            await asyncio.to_thread(_drop_file, self._places.file)  # its time is over
         in_store = await self._read_key()
         return in_store if in_store is not None and in_store.is_on(now_s) else None
 
@@ -132,10 +132,15 @@ class EmergencyState:
     async def clear(self) -> EmergencyNotice | None:
         """Let work start again; return what was in force."""
         found = await self.notice()
-        await asyncio.to_thread(remove_file, self._places.file)
+        try:
+            await asyncio.to_thread(remove_file, self._places.file)
+        except OSError as error:
+            why = f"{self._places.file} cannot be removed: {error.strerror}"
+            raise Unavailable(f"{why}; the emergency stop stays on") from None
         kv = await self._places.kv()
-        await kv.delete(KEY)
+        # The key last: cut off before it, the stop is still told, and can be ended again.
         await kv.delete(HOLD)
+        await kv.delete(KEY)
         if found is not None:
             log.warning("emergency_stop.cleared", reason=found.reason)
         return found
@@ -164,6 +169,8 @@ class EmergencyState:
                 made_s = os.fstat(file.fileno()).st_mtime
         except FileNotFoundError:
             return None
+        except OSError as error:  # a folder of that name, or no right to read it: it is there
+            return EmergencyNotice(reason=f"{FILE_NAME} cannot be read: {error.strerror}", since_s=0.0)
         # A person may write anything into the file; that it is there is what counts.
         said = content.decode(errors="replace").strip() or f"the file {FILE_NAME} is in the data folder"
         return _read(content) or EmergencyNotice(reason=said[:300], since_s=made_s)
@@ -182,6 +189,13 @@ def _read(content: bytes) -> EmergencyNotice | None:
         return decode_as(content, EmergencyNotice)
     except UNREADABLE:
         return None
+
+
+def _drop_file(path: Path) -> None:
+    try:
+        remove_file(path)
+    except OSError as error:  # it says itself that its time is over
+        log.warning("emergency_stop.file_stays", path=str(path), error=str(error))
 
 
 def _write_file(path: Path, content: bytes) -> None:
@@ -273,14 +287,14 @@ class DynamicThreshold:
     def record_outcome(self, *, success: bool) -> float:
         """Take in an outcome, move if it is time to, and return the value."""
         self._outcomes.append(success)
-        self._adjust()
+        self._adjust(success=success)
         return self._value
 
     def reset(self) -> None:
         self._value, self._changed_s = self.initial_value, None
         self._outcomes.clear()
 
-    def _adjust(self) -> None:
+    def _adjust(self, *, success: bool) -> None:
         rate, rules = self.success_rate, self.rules
         wanted = rules.target_success_rate
         now_s = self._runtime.monotonic_s()
@@ -289,6 +303,9 @@ class DynamicThreshold:
             or len(self._outcomes) < rules.window_size / 2
             or abs(rate - wanted) <= rules.dead_band
         ):
+            return
+        # A failure that is still in the window moves it once, and not with every success after it as well.
+        if success == (rate < wanted):
             return
         # The outcomes in the window belong to the old value; a second step on them would go too far.
         if self._changed_s is not None and now_s - self._changed_s < rules.cooldown_s:
@@ -328,7 +345,8 @@ class DynamicThreshold:
 MEMORY_WARNING = "memory_warning"
 MEMORY_LEAST = 0.6
 # One job in twenty that runs out of memory is one too many; a step lasts until other jobs have shown what it
-# brought. Where none runs out any more, the limit comes back as it went.
+# brought. Where none runs out any more, the limit comes back as it went, and where none ends at all, by time.
+MEMORY_FORGOTTEN_S = 3600.0
 MEMORY_RULES = ThresholdRules(
     target_success_rate=0.98,
     window_size=20,

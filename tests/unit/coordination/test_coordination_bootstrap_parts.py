@@ -88,6 +88,22 @@ def test_a_guard_that_cannot_empty_its_file_frees_the_folder_all_the_same(tmp_pa
         assert other.is_held
 
 
+def test_a_shared_guard_stands_beside_the_one_of_its_own_process_and_leaves_the_folder_to_it():
+    with MasterLoopGuard() as own:
+        other = MasterLoopGuard(profile="own_program", shared=True)
+        assert not MasterLoopGuard().try_acquire()
+        assert other.try_acquire()
+        assert other.folder_identity == own.folder_identity
+        assert read_master_loop().profile == ""
+        other.release()
+        assert own.is_held
+        assert is_master_loop_running()
+    with MasterLoopGuard(profile="own_program", shared=True) as alone:
+        assert read_master_loop().profile == "own_program"
+        assert alone.is_held
+    assert not is_master_loop_running()
+
+
 def test_a_number_that_was_given_to_another_process_is_a_stale_file(holder, tmp_path):
     process, _ = holder
     path = tmp_path / "other.pid"

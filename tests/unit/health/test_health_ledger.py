@@ -30,6 +30,7 @@ from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.opening import memory_engine
 from ringrift.errors import Unavailable
 from ringrift.events.catalog.table import CATALOG
+from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import Curve
 from ringrift.learning.facts.state import ConfigState
@@ -327,6 +328,26 @@ async def test_a_failing_recovery_and_an_unknown_one_call_for_a_person(router):
         await asyncio.wait(tuple(manager._running.values()), timeout=5)
     assert sorted(manager.escalations) == ["mixer: ERROR", "uploader: recovery failed"]
     assert {issue.kind for issue in manager.issues()} == {"error", "recovery"}
+    await manager.stop()
+
+
+async def test_what_fails_in_another_process_is_brought_back_there(router):
+    manager, calls = UnifiedHealthManager(router=router), []
+    manager.wire()
+
+    async def restart():
+        calls.append("restart")
+
+    manager.register_recovery("mine", restart, of_this_process=True)
+    for number in range(9):
+        failed = {"component": "mine", "error": "refused"}
+        event = RouterEvent("ERROR", failed, source=f"p{number}", origin=EventSource.CROSS_PROCESS)
+        await manager._on_event(event)
+    assert not manager._running
+    for _ in range(9):
+        await router.publish("ERROR", {"component": "mine", "error": "refused"})
+    while not calls:
+        await asyncio.sleep(0)
     await manager.stop()
 
 

@@ -41,6 +41,7 @@ from ringrift.errors import ConfigError, LeaseLost
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning import requests
 from ringrift.learning.facts.facts import JobEnded
+from ringrift.learning.facts.state import TRAININGS_MAX, EndedTraining
 from ringrift.learning.plan.orders import train_order
 from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import ManualRuntime, SimulatedRuntime, simulate
@@ -404,6 +405,9 @@ def test_a_training_that_was_made_under_a_slot_and_taken_in_counts_once():
     model = run.story.train(slot=job_id)
     (record,) = coordinator.get_history()
     assert record.model_path == f"blob:{model}"
+    assert coordinator.get_stats()["completed"] == 1
+    # Also when later ones have pushed it out of what is remembered of trainings.
+    run.story.state.trainings.extend([EndedTraining("another", 0.0, 1.0)] * TRAININGS_MAX)
     assert coordinator.get_stats()["completed"] == 1
 
 

@@ -15,6 +15,8 @@ from ringrift.coordination.task_coordinator import (
     emergency_notice,
     turn_on_emergency_stop,
 )
+from ringrift.engine.ports import Claimant, NewWork
+from ringrift.errors import Unavailable
 from ringrift.settings import get_settings
 from ringrift.work.limits import FILE_NAME, KEY, EmergencyNotice, says_out_of_memory
 
@@ -81,6 +83,74 @@ def test_a_file_that_a_person_makes_stops_everything_until_it_is_cleared(tmp_pat
         (tmp_path / FILE_NAME).touch()
         await world.runtime.sleep(2)
         assert "EMERGENCY_STOP is in the data folder" in (await world.safeguards.allow("export")).reason
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_a_stop_file_that_cannot_be_read_stops_everything_too(tmp_path):
+    async def scenario(world):
+        (tmp_path / FILE_NAME).mkdir()
+        refused = await world.safeguards.allow("export")
+        assert (
+            refused.reason
+            == "emergency stop until it is cleared: EMERGENCY_STOP cannot be read: Is a directory"
+        )
+        with pytest.raises(Unavailable, match="the emergency stop stays on"):
+            await world.emergency.clear()
+        (tmp_path / FILE_NAME).rmdir()
+        await world.runtime.sleep(2)
+        assert (await world.safeguards.allow("export")).ok
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_the_end_of_a_stop_that_was_cut_off_can_be_asked_for_again(tmp_path, monkeypatch):
+    async def scenario(world):
+        await world.engine.queue.add([NewWork(kind="export")])
+        await world.emergency.turn_on("smoke")
+        delete = world.engine.kv.delete
+
+        async def cut_off(key, **options):
+            if key == KEY:
+                raise Unavailable("the store went away")
+            return await delete(key, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(world.engine.kv, "delete", cut_off)
+            with pytest.raises(Unavailable):
+                await world.emergency.clear()
+        assert (await world.emergency.notice()).reason == "smoke"
+        await world.emergency.clear()
+        assert await world.emergency.notice() is None
+        assert await world.engine.queue.claim(Claimant(worker="w"), lease_s=60)
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_tasks_of_other_machines_that_run_out_of_memory_lower_no_limit_here(tmp_path):
+    async def scenario(world):
+        for _ in range(20):
+            await world.safeguards.failed("train", "far away", "killed: out of memory")
+        assert world.admission.memory.value == 0.95
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_one_task_that_ran_out_of_memory_lowers_the_limit_once_and_not_for_good(tmp_path):
+    async def scenario(world):
+        limit = world.admission.memory
+        for _ in range(10):
+            world.safeguards.succeeded("train", "sim")
+        await world.safeguards.failed("train", "sim", "killed: out of memory")
+        lowered = limit.value
+        assert lowered < 0.95
+        for _ in range(5):
+            await world.runtime.sleep(601.0)
+            world.safeguards.succeeded("train", "sim")
+            assert limit.value >= lowered
+        await world.runtime.sleep(3600.0)
+        await world.safeguards.allow("train", "sim")
+        assert limit.value == 0.95
 
     in_tasks_world(scenario, tmp_path)
 

@@ -9,10 +9,10 @@ from tasks_world import ROOMY, in_tasks_world
 
 from ringrift.engine.ports import Claimant, NewWork, WorkState
 from ringrift.health.run_status import STATUS_KEY
-from ringrift.learning.requests import Pauses
+from ringrift.learning.requests import ALL, Pauses
 from ringrift.testing.sample_run import idle_config, idle_run
-from ringrift.work.admission import limits_for_machine
-from ringrift.work.limits import CoordinatorState, TaskLimits
+from ringrift.work.admission import FORMER_STATE_KEY, limits_for_machine
+from ringrift.work.limits import CoordinatorState, Pause, StateNotice, TaskLimits
 from ringrift.work.tasks import TaskType, work_queue_status
 from ringrift.work.worker.records import WorkerRecord, worker_key
 
@@ -264,10 +264,38 @@ def test_the_end_of_a_pause_ends_no_emergency_stop(tmp_path):
         await world.engine.queue.add([NewWork(kind="export")])
         await world.coordinator.set_state(CoordinatorState.PAUSED, "lunch")
         await world.emergency.turn_on("fire")
-        assert await Pauses(world.engine.kv).end_all() == ["*"]
+        assert await Pauses(world.engine.kv).end_all() == ["*tasks"]
         assert await world.engine.queue.claim(Claimant(worker="w"), lease_s=60) == []
         await world.emergency.clear()
         assert await world.engine.queue.claim(Claimant(worker="w"), lease_s=60)
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_a_pause_of_a_program_neither_shortens_nor_ends_that_of_a_person(tmp_path):
+    async def scenario(world):
+        kv, queue = world.engine.kv, world.engine.queue
+        await queue.add([NewWork(kind="export")])
+        await Pauses(kv).set(ALL, Pause(reason="the machine is needed", by="anna"))
+        await world.coordinator.set_state(CoordinatorState.PAUSED, "lunch", for_s=60)
+        await world.runtime.sleep(100)
+        await world.coordinator.set_state(CoordinatorState.RUNNING)
+        assert await queue.claim(Claimant(worker="w"), lease_s=60) == []
+        assert (await world.admission.state()).reason == "the machine is needed"
+        await Pauses(kv).end_all()
+        assert await queue.claim(Claimant(worker="w"), lease_s=60)
+
+    in_tasks_world(scenario, tmp_path)
+
+
+def test_a_pause_that_an_earlier_version_stored_holds_on(tmp_path):
+    async def scenario(world):
+        former = StateNotice(state=CoordinatorState.DRAINING, reason="closing", since_s=1.0)
+        await world.engine.kv.put(FORMER_STATE_KEY, msgspec.json.encode(former))
+        await world.engine.queue.add([NewWork(kind="export")])
+        assert "draining: closing" in (await world.safeguards.may_order("export")).reason
+        assert await world.engine.queue.claim(Claimant(worker="w"), lease_s=60) == []
+        assert await world.engine.kv.get(FORMER_STATE_KEY) is None
 
     in_tasks_world(scenario, tmp_path)
 

@@ -186,6 +186,8 @@ class ConfigState:
     last_done: dict[str, DoneJob] = field(default_factory=dict)  # stage: the newest that ended well
     recent_jobs: deque[EndedJob] = field(default_factory=lambda: deque(maxlen=RECENT_JOBS_MAX))
     trainings: deque[EndedTraining] = field(default_factory=lambda: deque(maxlen=TRAININGS_MAX))
+    # Also of trainings that were pushed out above: as many as ends of slots are kept in the store.
+    slots_taken_in: deque[str] = field(default_factory=lambda: deque(maxlen=TRAININGS_MAX))
     trained: Counter[str] = field(default_factory=Counter)  # how trainings ended: completed, failed
     issued: Counter[str] = field(default_factory=Counter)
     failures: dict[str, StageFailures] = field(default_factory=dict)
@@ -450,6 +452,8 @@ def _note_training(state: ConfigState, job: OpenJob, fact: JobEnded) -> None:
         state.trainings.append(EndedTraining(job.job_id, job.issued_s, fact.at_s, error=error))
         return
     slot = str(report.fields.get(results.SLOT_FIELD) or "")
+    if slot:
+        state.slots_taken_in.append(slot)
     state.trainings.append(
         EndedTraining(job.job_id, report.started_s, fact.at_s, node=report.node, slot=slot)
     )
