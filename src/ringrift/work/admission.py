@@ -172,8 +172,9 @@ class TaskAdmission:
         """A pause that an earlier version stored in a place of its own becomes a hold of the queue."""
         if self._is_taken_over:
             return
-        self._is_taken_over = True
-        if (entry := await kv.get(FORMER_STATE_KEY)) is None:
+        entry = await kv.get(FORMER_STATE_KEY)
+        self._is_taken_over = True  # not before: a store that is away is asked again
+        if entry is None:
             return
         former, now_s = decode_entry(entry, StateNotice), self._at.runtime.now_s()
         left_s = None if former.until_s is None else former.until_s - now_s

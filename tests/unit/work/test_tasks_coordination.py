@@ -8,6 +8,7 @@ import pytest
 from tasks_world import ROOMY, in_tasks_world
 
 from ringrift.engine.ports import Claimant, NewWork, WorkState
+from ringrift.errors import Unavailable
 from ringrift.health.run_status import STATUS_KEY
 from ringrift.learning.requests import ALL, Pauses
 from ringrift.testing.sample_run import idle_config, idle_run
@@ -288,11 +289,18 @@ def test_a_pause_of_a_program_neither_shortens_nor_ends_that_of_a_person(tmp_pat
     in_tasks_world(scenario, tmp_path)
 
 
-def test_a_pause_that_an_earlier_version_stored_holds_on(tmp_path):
+def test_a_pause_that_an_earlier_version_stored_holds_on(tmp_path, monkeypatch):
+    async def away(key):
+        raise Unavailable("the store is away")
+
     async def scenario(world):
         former = StateNotice(state=CoordinatorState.DRAINING, reason="closing", since_s=1.0)
         await world.engine.kv.put(FORMER_STATE_KEY, msgspec.json.encode(former))
         await world.engine.queue.add([NewWork(kind="export")])
+        with monkeypatch.context() as patched:
+            patched.setattr(world.engine.kv, "get", away)
+            with pytest.raises(Unavailable):
+                await world.safeguards.may_order("export")
         assert "draining: closing" in (await world.safeguards.may_order("export")).reason
         assert await world.engine.queue.claim(Claimant(worker="w"), lease_s=60) == []
         assert await world.engine.kv.get(FORMER_STATE_KEY) is None
