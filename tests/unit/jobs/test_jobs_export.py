@@ -343,7 +343,7 @@ def planning(games, rows_max):
     """The games in the window, with their weights."""
     with SamplePlan() as plan:
         for game in games:
-            plan.offer(game)
+            plan.offer([game])
         plan.choose(rows_max)
         plan.weigh(now_s=NOW, half_life_s=86_400.0)
         totals = plan.totals()

@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import deque
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +67,14 @@ def test_games_come_back_as_they_were(tmp_path, key):
 def test_players_alternate_and_moves_are_readable(shard):
     stored = games_of(shard)[0]
     assert stored.moves.players[:4].tolist() == [1, 2, 1, 2]
-    assert stored.moves.turns[:3].tolist() == [1, 2, 3]
-    assert all(stored.moves.texts)
+    # What the machine does not read is there for people, who open the file with SQLite.
+    with closing(sqlite3.connect(shard)) as db:
+        told = db.execute(
+            "SELECT turn_number, move_text FROM game_moves WHERE game_id = ? ORDER BY move_number",
+            (stored.game.game_id,),
+        ).fetchall()
+    assert [turn for turn, _ in told[:3]] == [1, 2, 3]
+    assert all(text for _, text in told)
 
 
 def test_the_phase_is_that_before_the_move(tmp_path):
@@ -224,3 +231,35 @@ def test_a_game_that_cannot_be_read_leaves_those_beside_it_whole(tmp_path):
     assert "1 bytes" in found[2].why
     for at in (0, 1, 3):
         assert found[at].game.fingerprint() == played[at].fingerprint() == found[at].fingerprint
+
+
+# They are read together, by the order of their ids and by what each claims of itself.
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE games SET total_moves = 1",  # fewer than there are
+        "UPDATE games SET total_moves = 9000000",
+        "DELETE FROM game_moves WHERE game_id = :id AND move_number > 6",
+        "DELETE FROM game_moves WHERE game_id = :id AND move_number = 3",
+        "DELETE FROM game_moves WHERE game_id = :id",
+        "DELETE FROM game_players WHERE game_id = :id AND player_number = 1",
+        "UPDATE game_players SET game_id = :other WHERE game_id = :id",
+        "UPDATE games SET num_players = 3 WHERE game_id = :id",
+    ],
+)
+def test_what_one_game_claims_wrongly_moves_nothing_to_another(tmp_path, change):
+    played = [random_game(seed=seed) for seed in range(150)]  # more than fit into one reading
+    path = write_shard(tmp_path, played, games_per_shard=1_000).path
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        db.execute(change, {"id": played[77].game_id, "other": "nobody"})
+        db.commit()
+    found = games_of(path)
+    assert len(found) == 150
+    for at, (before, after) in enumerate(zip(played, found, strict=True)):
+        if at == 77:
+            continue
+        assert after.game.game_id == before.game_id
+        assert after.game.fingerprint() == before.fingerprint()
+        np.testing.assert_array_equal(after.game.root_values, before.root_values)
+        assert after.game.seats == before.seats

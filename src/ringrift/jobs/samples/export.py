@@ -49,12 +49,14 @@ from ringrift.jobs.samples.plan import (
     is_held_out,
 )
 from ringrift.jobs.shards.checking import (
+    GAMES_AT_ONCE,
     BatchReplay,
     Numbers,
     RecordedMoves,
     ReplayStep,
     SeenGames,
     held_together,
+    in_groups,
     joined_steps,
 )
 from ringrift.jobs.shards.records import RESIGNATION, Floats, StoredGame
@@ -350,22 +352,17 @@ def offer_games(job: Job, params: ExportParams, plan: SamplePlan) -> Offered:
     with SeenGames() as seen:
         for number, path in enumerate(params.shards):
             job.stop_point()
-            with open_shard(path) as shard:
+            report = reports.get(digests[number])
+            # A report is about these bytes: whoever wrote it looked at every value.
+            with open_shard(path, every_value=report is None) as shard:
                 configs.setdefault(shard.metadata.get("config_key", "unknown"), path)
                 # States of different games have different words: no file can hold both.
                 if len(configs) > 1:
                     told = ", ".join(f"{config} ({where.name})" for config, where in configs.items())
                     raise ConfigError(f"shards of several configs cannot go into one file: {told}")
-                refused.update(_note_accepted(path, reports.get(digests[number]), plan, checks))
-                for summary in shard.summaries():
-                    quality = plan.quality_of(summary.game_id)
-                    if quality is None:
-                        continue
-                    reason = _left_out(summary, quality, params) or seen.reason_of(summary)
-                    if reason:
-                        refused[reason] += 1
-                    else:
-                        plan.offer(_planned(number, summary, quality, hold_out=params.hold_out))
+                refused.update(_note_accepted(path, report, plan, checks))
+                for some in in_groups(shard.summaries(), GAMES_AT_ONCE):
+                    refused.update(_offer(number, some, params, plan, seen))
             job.progress(number + 1)
     return Offered(next(iter(configs)), digests, refused)
 
@@ -383,6 +380,40 @@ def _note_accepted(
         return found.reasons
 
 
+def _offer(
+    shard: int, games: Sequence[GameSummary], params: ExportParams, plan: SamplePlan, seen: SeenGames
+) -> Counter[str]:
+    """Offer those of *games* that were accepted; returns why others of these were left out."""
+    qualities = plan.qualities_of([game.game_id for game in games])
+    refused: Counter[str] = Counter()
+    fit = []
+    for game in games:
+        if (quality := qualities.get(game.game_id)) is None:
+            continue
+        if reason := _left_out(game, quality, params):
+            refused[reason] += 1
+        else:
+            fit.append(game)
+    twice = seen.reasons([(game.game_id, game.fingerprint, game.rows) for game in fit])
+    refused.update("duplicate" for why in twice if why)
+    once = [game for game, why in zip(fit, twice, strict=True) if not why]
+    hashes = np.array([game_hash(game.fingerprint) for game in once], dtype=np.uint64)
+    held_out = is_held_out(hashes, params.hold_out).tolist()
+    plan.offer(
+        PlannedGame(
+            shard,
+            game.game_id,
+            game.rows,
+            game.completed_s,
+            game.engine_mode,
+            qualities[game.game_id],
+            held_out=held,
+        )
+        for game, held in zip(once, held_out, strict=True)
+    )
+    return refused
+
+
 def _left_out(summary: GameSummary, quality: float, params: ExportParams) -> str:
     if not summary.rows:
         return "no_policies"
@@ -393,19 +424,6 @@ def _left_out(summary: GameSummary, quality: float, params: ExportParams) -> str
     if (summary.search_budget or 0) < params.budget_min:
         return "low_budget"
     return ""
-
-
-def _planned(shard: int, summary: GameSummary, quality: float, *, hold_out: float) -> PlannedGame:
-    hashes = np.array([game_hash(summary.fingerprint)], dtype=np.uint64)
-    return PlannedGame(
-        shard,
-        summary.game_id,
-        summary.rows,
-        summary.completed_s,
-        summary.engine_mode,
-        quality,
-        held_out=bool(is_held_out(hashes, hold_out)[0]),
-    )
 
 
 def choose_games(params: ExportParams, plan: SamplePlan, *, now_s: float) -> PlanTotals:

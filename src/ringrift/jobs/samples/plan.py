@@ -5,7 +5,7 @@ are held out of training.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -174,13 +174,17 @@ class SamplePlan:
         self._db.execute("DELETE FROM qualities")
         self._db.executemany("INSERT INTO qualities VALUES (?, ?)", found)
 
-    def quality_of(self, game_id: str) -> float | None:
-        found = self._db.execute("SELECT quality FROM qualities WHERE game_id = ?", (game_id,)).fetchone()
-        return None if found is None else float(found[0])
+    def qualities_of(self, game_ids: Sequence[str]) -> dict[str, float]:
+        """Of those games of the shard at hand that were accepted."""
+        marks = ", ".join("?" * len(game_ids))
+        found = f"SELECT game_id, quality FROM qualities WHERE game_id IN ({marks})"
+        return dict(self._db.execute(found, game_ids).fetchall())
 
-    def offer(self, game: PlannedGame) -> None:
-        row = (game.shard, game.game_id, game.rows, game.completed_s, game.engine_mode, game.quality)
-        self._db.execute(_OFFER, (*row, game.held_out))
+    def offer(self, games: Iterable[PlannedGame]) -> None:
+        rows = (
+            (g.shard, g.game_id, g.rows, g.completed_s, g.engine_mode, g.quality, g.held_out) for g in games
+        )
+        self._db.executemany(_OFFER, rows)
 
     def choose(self, rows_max: int) -> None:
         """Keep the newest games that fit; of games of the same time those offered first."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ringrift.games.contract import ActionArray, Game, LegalActions, States, ragged_index
 from ringrift.jobs.files import scratch_database
 from ringrift.jobs.shards.records import RESIGNATION, Floats, SoftPolicies, StoredGame
-from ringrift.jobs.shards.storage import MOVE_BYTES, BrokenGame, GameSummary
+from ringrift.jobs.shards.storage import MOVE_BYTES, BrokenGame
 
 # Replaying recorded games by the rules, many at a time, with the first fault of each.
 
@@ -181,6 +181,13 @@ _SEEN = """
 CREATE TABLE seen (game_id TEXT UNIQUE NOT NULL, fingerprint TEXT NOT NULL);
 CREATE INDEX by_fingerprint ON seen (fingerprint);
 """
+_KNOWN = "SELECT game_id FROM seen WHERE game_id IN ({marks})"
+# Of several the first: where there is one minimum, SQLite takes the other columns from its row.
+_TWINS = """
+SELECT fingerprint, game_id FROM (
+  SELECT fingerprint, game_id, min(rowid) FROM seen WHERE fingerprint IN ({marks}) GROUP BY fingerprint
+)
+"""
 
 T = TypeVar("T")
 
@@ -206,23 +213,29 @@ class SeenGames:
     def __exit__(self, *_: object) -> None:
         self._db.close()
 
-    def fault_of(self, stored: StoredGame) -> Fault | None:
-        """Note the game; a fault if it was there before."""
-        why = self._note(stored.game.game_id, stored.fingerprint, stored.game.rows)
-        return Fault("duplicate", why) if why else None
+    def reasons(self, games: Sequence[tuple[str, str, int]]) -> list[str]:
+        """Note games by id, fingerprint and rows; for each why it is there twice, empty if it is not."""
+        ids, prints = [game[0] for game in games], [game[1] for game in games]
+        known = {row[0] for row in self._db.execute(_KNOWN.format(marks=_marks(ids)), ids)}
+        twins = dict(self._db.execute(_TWINS.format(marks=_marks(prints)), prints).fetchall())
+        reasons, new = [], []
+        for game_id, fingerprint, rows in games:
+            twin = twins.get(fingerprint)
+            if game_id in known:
+                reasons.append("a game of this id was there before")
+                continue
+            # Without policies, two games of the same moves may well be two games.
+            again = twin is not None and rows
+            reasons.append(f"the same moves and policies as game {twin}" if again else "")
+            known.add(game_id)
+            twins.setdefault(fingerprint, game_id)
+            new.append((game_id, fingerprint))
+        self._db.executemany("INSERT INTO seen VALUES (?, ?)", new)
+        return reasons
 
-    def reason_of(self, summary: GameSummary) -> str:
-        """The same for a game whose moves are not at hand."""
-        return "duplicate" if self._note(summary.game_id, summary.fingerprint, summary.rows) else ""
 
-    def _note(self, game_id: str, fingerprint: str, rows: int) -> str:
-        twins = "SELECT game_id FROM seen WHERE fingerprint = ? ORDER BY rowid LIMIT 1"
-        twin = self._db.execute(twins, (fingerprint,)).fetchone()
-        noted = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?, ?)", (game_id, fingerprint))
-        if not noted.rowcount:
-            return "a game of this id was there before"
-        # Without policies, two games of the same moves may well be two games.
-        return f"the same moves and policies as game {twin[0]}" if twin is not None and rows else ""
+def _marks(values: Sequence[str]) -> str:
+    return ", ".join("?" * len(values))
 
 
 def checked_games(
@@ -235,11 +248,16 @@ def checked_games(
         stored = [each for each in (some[at] for at in replayed) if isinstance(each, StoredGame)]
         for at, fault in zip(replayed, replay_faults(game, stored), strict=True):
             faults[at] = _joined(faults[at], fault)
+        # A game that is refused makes no other a copy of it.
+        sound = [(at, each) for at, each in zip(replayed, stored, strict=True) if faults[at] is None]
+        noted = seen.reasons([(each.game.game_id, each.fingerprint, each.game.rows) for _, each in sound])
+        for (at, _), why in zip(sound, noted, strict=True):
+            faults[at] = Fault("duplicate", why) if why else None
         for each, fault in zip(some, faults, strict=True):
             if isinstance(each, BrokenGame):
                 yield CheckedGame(each.game_id, None, fault)
             else:
-                yield CheckedGame(each.game.game_id, each, fault or seen.fault_of(each))
+                yield CheckedGame(each.game.game_id, each, fault)
 
 
 def in_groups(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -455,9 +473,9 @@ def quality_category(score: float) -> str:
 
 def phase_balance(kinds: Sequence[str]) -> float:
     """Evenness of the kinds of moves: 1 if all are as frequent; a game of one kind cannot tell."""
-    counts = Counter(kinds)
-    if len(counts) < 2:
+    if len(set(kinds)) < 2:
         return UNKNOWN_PART
+    counts = Counter(kinds)
     shares = [count / len(kinds) for count in counts.values()]
     return -sum(share * log(share) for share in shares) / log(len(counts))
 

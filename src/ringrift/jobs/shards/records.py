@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -137,10 +138,14 @@ class MoveColumns:
     types: tuple[str, ...]
     texts: tuple[str, ...]
 
-    def part(self, span: slice) -> MoveColumns:
-        """Those of some of the moves."""
-        words = (self.phases[span], self.types[span], self.texts[span])
-        return MoveColumns(self.players[span], self.turns[span], *words)
+
+@dataclass(frozen=True, slots=True)
+class StoredMoves:
+    """What a shard claims about each move; its texts are for people."""
+
+    players: npt.NDArray[np.int64]  # from 1
+    phases: tuple[str | None, ...]
+    types: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +153,7 @@ class StoredGame:
     """A game read from a shard, with what was claimed about its moves."""
 
     game: PlayedGame
-    moves: MoveColumns
+    moves: StoredMoves
     total_moves: int
     winner: int | None
     fingerprint: str
@@ -187,20 +192,11 @@ def termination_of(game: Game, final: npt.NDArray[np.int64]) -> str:
 
 Row = tuple[Any, ...]
 
-MOVE_COLUMNS = 9  # that are read of each move
+TOTAL_MOVES = 10  # the column of a game's row that claims how many there are
+_MOVE_COLUMNS = 8  # that are read of each move
 VALUE_MAX = 1.001
 SURPRISE = "surprise"  # in the metadata of a game: 32-bit floats, little end first, in base64
 _ENTRY_BYTES = 8  # of an action and its probability
-
-
-@dataclass(frozen=True, slots=True)
-class GameRows:
-    """The rows of one game, as they lie in the tables."""
-
-    game: Row
-    players: Sequence[Row]
-    moves: Sequence[Row]
-    size: int  # bytes, about
 
 
 class Undecodable(ValueError):
@@ -275,87 +271,75 @@ def encode_policy(actions: ActionArray, probabilities: Floats) -> bytes | None:
     return actions.astype("<i4").tobytes() + probabilities.astype("<f4").tobytes()
 
 
-def stored_games(rows: Sequence[GameRows]) -> list[StoredGame]:
-    """Put the rows of some games of as many players together; raises `Undecodable` if one is no game.
+def stored_games(games: Sequence[Row], players: Sequence[Row], moves: Sequence[Row]) -> list[StoredGame]:
+    """Put some games of as many players together; raises `Undecodable` if one is no game.
 
-    All moves are decoded at once: of short games there are many, and each by itself would take far longer.
+    All rows are in the order of the ids. All moves are decoded at once: of short games there are many, and
+    each by itself would take far longer.
     """
     try:
-        return _stored_games(rows)
+        return _stored_games(games, players, moves)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.DecodeError) as fault:
         raise Undecodable(str(fault)) from fault
 
 
-def _stored_games(rows: Sequence[GameRows]) -> list[StoredGame]:
-    players = rows[0].game[2]
-    for each in rows:
-        if each.game[2] != players or not 1 <= players <= PLAYERS_MAX:
-            raise Undecodable(f"a game of {each.game[2]} players")
-        _check_words(each.game, each.players)
-        if [row[0] for row in each.players] != list(range(1, players + 1)):
-            raise Undecodable(f"{len(each.players)} players are recorded for a game of {players}")
-    ends = list(accumulate(len(each.moves) for each in rows))
+def _stored_games(games: Sequence[Row], players: Sequence[Row], moves: Sequence[Row]) -> list[StoredGame]:
+    seats = _seats_of(games, players)
+    ids, numbers, movers, phases, types, actions, blobs, values = _columns(moves)
+    counts = Counter(ids)
+    lengths = [counts[game[0]] for game in games]
+    ends = list(accumulate(lengths))
     starts = [0, *ends[:-1]]
-    numbers, turns, movers, phases, types, actions, texts, blobs, values = _columns(
-        [move for each in rows for move in each.moves]
-    )
-    firsts = np.repeat(starts, [len(each.moves) for each in rows])
-    if not np.array_equal(np.array(numbers, dtype=np.int64), np.arange(ends[-1]) - firsts):
+    expected = np.arange(ends[-1]) - np.repeat(starts, lengths)
+    if not np.array_equal(np.array(numbers, dtype=np.int64), expected):
         raise Undecodable("move numbers have gaps")
-    columns = MoveColumns(
-        players=np.array(movers, dtype=np.int64),
-        turns=np.array(turns, dtype=np.int64),
-        phases=phases,
-        types=types,
-        texts=texts,
-    )
-    made = np.array(actions, dtype=np.int32)
-    policies, root_values = decode_policies(blobs), _root_values(values, players=players)
-    games = []
-    for each, start, end in zip(rows, starts, ends, strict=True):
+    by_player, made = np.array(movers, dtype=np.int64), np.array(actions, dtype=np.int32)
+    policies, root_values = decode_policies(blobs), _root_values(values, players=len(seats[0]))
+    metadata = [decode_as(game[16], dict[str, Any]) for game in games]
+    surprises = _surprises([each.pop(SURPRISE, None) for each in metadata], lengths)
+    found = []
+    for at, (game, start, end) in enumerate(zip(games, starts, ends, strict=True)):
         span = slice(start, end)
-        played = _played(each, made[span], policies.between(start, end), root_values[span])
-        game = each.game
-        games.append(
-            StoredGame(played, columns.part(span), total_moves=game[10], winner=game[8], fingerprint=game[15])
+        played = PlayedGame(
+            game_id=game[0],
+            config_key=game[1],
+            seed=game[3],
+            run_id=game[4],
+            run_index=game[5],
+            started_s=game[6],
+            completed_s=game[7],
+            termination=game[9],
+            source=game[11],
+            engine_mode=game[12],
+            generator_sha256=game[13],
+            search_budget=game[14],
+            metadata=metadata[at],
+            seats=seats[at],
+            actions=made[span],
+            policies=policies.between(start, end),
+            root_values=root_values[span],
+            surprise=surprises[at],
         )
-    return games
+        stored = StoredMoves(by_player[span], phases[span], types[span])
+        found.append(
+            StoredGame(played, stored, total_moves=game[TOTAL_MOVES], winner=game[8], fingerprint=game[15])
+        )
+    return found
 
 
-def _played(rows: GameRows, actions: ActionArray, policies: SoftPolicies, root_values: Floats) -> PlayedGame:
-    game = rows.game
-    metadata = decode_as(game[16], dict[str, Any])
-    surprise = _surprise_in(metadata.pop(SURPRISE, None), moves=len(actions))
-    return PlayedGame(
-        game_id=game[0],
-        config_key=game[1],
-        seed=game[3],
-        run_id=game[4],
-        run_index=game[5],
-        started_s=game[6],
-        completed_s=game[7],
-        termination=game[9],
-        source=game[11],
-        engine_mode=game[12],
-        generator_sha256=game[13],
-        search_budget=game[14],
-        metadata=metadata,
-        seats=tuple(
-            SeatRecord(
-                ai_type=row[1],
-                name=row[2],
-                model_sha256=row[3],
-                simulations=row[4],
-                result=float(row[5]),
-                ranking=int(row[6]),
-            )
-            for row in rows.players
-        ),
-        actions=actions,
-        policies=policies,
-        root_values=root_values,
-        surprise=surprise,
-    )
+def _seats_of(games: Sequence[Row], players: Sequence[Row]) -> list[tuple[SeatRecord, ...]]:
+    """Who sat at the table of each game."""
+    count = games[0][2]
+    if not 1 <= count <= PLAYERS_MAX or any(game[2] != count for game in games):
+        raise Undecodable(f"games of {count} players and others")
+    if [(row[0], row[1]) for row in players] != [(game[0], n) for game in games for n in range(1, count + 1)]:
+        raise Undecodable(f"{len(players)} players are recorded for {len(games)} games of {count}")
+    _check_words(games, players)
+    seats = [
+        SeatRecord(ai_type, name, float(result), int(ranking), model, simulations)
+        for _, _, ai_type, name, model, simulations, result, ranking in players
+    ]
+    return [tuple(seats[at : at + count]) for at in range(0, len(seats), count)]
 
 
 def _surprise_text(surprise: Floats | None) -> dict[str, str]:
@@ -365,19 +349,28 @@ def _surprise_text(surprise: Floats | None) -> dict[str, str]:
     return {SURPRISE: base64.b64encode(surprise.astype("<f4").tobytes()).decode()}
 
 
-def _surprise_in(text: object, *, moves: int) -> Floats | None:
-    """One number a move, from 0 to the most there is, or NaN; raises `Undecodable` for anything else."""
+def _surprises(texts: Sequence[object], lengths: Sequence[int]) -> list[Floats | None]:
+    """Of each game one number a move, from 0 to the most there is, or NaN; None where nothing is told."""
+    contents = [_surprise_bytes(text, moves) for text, moves in zip(texts, lengths, strict=True)]
+    surprise = np.frombuffer(b"".join(contents), "<f4").astype(np.float32)
+    if not (np.isnan(surprise) | ((surprise >= 0) & (surprise <= SURPRISE_MAX))).all():
+        raise Undecodable(f"its surprise is not from 0 to {SURPRISE_MAX:g}")
+    ends = list(accumulate(len(content) // 4 for content in contents))
+    return [
+        None if text is None else surprise[end - moves : end]
+        for text, end, moves in zip(texts, ends, lengths, strict=True)
+    ]
+
+
+def _surprise_bytes(text: object, moves: int) -> bytes:
     if text is None:
-        return None
+        return b""
     if not isinstance(text, str):
         raise Undecodable("its surprise is no text")
     content = base64.b64decode(text, validate=True)
     if len(content) != 4 * moves:
         raise Undecodable(f"its surprise has {len(content)} bytes for {moves} moves")
-    surprise = np.frombuffer(content, "<f4").astype(np.float32)
-    if not (np.isnan(surprise) | ((surprise >= 0) & (surprise <= SURPRISE_MAX))).all():
-        raise Undecodable(f"its surprise is not from 0 to {SURPRISE_MAX:g}")
-    return surprise
+    return content
 
 
 def decode_policies(blobs: Sequence[bytes | None]) -> SoftPolicies:
@@ -394,7 +387,7 @@ def decode_policies(blobs: Sequence[bytes | None]) -> SoftPolicies:
 
 
 def _columns(moves: Sequence[Row]) -> Sequence[tuple[Any, ...]]:
-    return list(zip(*moves, strict=True)) or [()] * MOVE_COLUMNS
+    return list(zip(*moves, strict=True)) or [()] * _MOVE_COLUMNS
 
 
 def _root_values(blobs: Sequence[bytes | None], *, players: int) -> Floats:
@@ -409,9 +402,12 @@ def _root_values(blobs: Sequence[bytes | None], *, players: int) -> Floats:
     return values
 
 
-def _check_words(game: Row, players: Sequence[Row]) -> None:
+def _check_words(games: Sequence[Row], players: Sequence[Row]) -> None:
     """Names end up in reports, in logs and on terminals."""
-    words = [*game[:2], game[4], game[9], *game[11:14], *(word for row in players for word in row[1:4])]
-    if not "".join([word for word in words if word is not None]).isprintable():
+    words = [word for game in games for word in (*game[:2], game[4], game[9], *game[11:14])]
+    words += [word for row in players for word in row[2:5]]
+    # Each once: most games say the same.
+    known = {word for word in words if word is not None}
+    if not "".join(known).isprintable():
         odd = next(word for word in words if word is not None and not word.isprintable())
         raise Undecodable(f"a name with characters that cannot be printed: {odd[:40]!r}")

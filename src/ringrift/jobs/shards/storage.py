@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from ringrift.foreign_files.databases import open_foreign_database
 from ringrift.games.contract import Game
 from ringrift.jobs.files import SealedFile, describe, sealing, storage_errors, sync_folder
 from ringrift.jobs.shards.records import (
-    GameRows,
+    TOTAL_MOVES,
     PlayedGame,
     Row,
     StoredGame,
@@ -48,12 +48,12 @@ SELECT game_id, config_key, num_players, rng_seed, run_id, run_index, created_at
 FROM games ORDER BY run_id, run_index, game_id
 """
 _PLAYERS = """
-SELECT player_number, ai_type, name, model_sha256, simulations, result, ranking
-FROM game_players WHERE game_id = ? ORDER BY player_number
+SELECT game_id, player_number, ai_type, name, model_sha256, simulations, result, ranking
+FROM game_players WHERE game_id IN ({ids}) ORDER BY game_id, player_number
 """
 _MOVES = """
-SELECT move_number, turn_number, player, phase, move_type, action, move_text, move_probs, root_values
-FROM game_moves WHERE game_id = ? ORDER BY move_number
+SELECT game_id, move_number, player, phase, move_type, action, move_probs, root_values
+FROM game_moves WHERE game_id IN ({ids}) ORDER BY game_id, move_number
 """
 _SUMMARIES = """
 SELECT game_id, config_key, run_id, run_index, completed_at, total_moves, policy_rows, source, engine_mode,
@@ -65,8 +65,9 @@ FROM games ORDER BY run_id, run_index, game_id
 FACTS_MAX = 100
 MOVES_MAX = 50_000  # of one game; the longest that a game may be is 32,768
 GAME_BYTES_MAX = 64 << 20  # policies and values of one game
-GAMES_AT_ONCE, BYTES_AT_ONCE = 64, 1 << 20  # that are put together
-MOVES_AT_ONCE = 64
+# That are read and put together at once: of short games there are many, and each alone would take far longer.
+GAMES_AT_ONCE, MOVES_AT_ONCE, BYTES_AT_ONCE = 64, 1_000, 4 << 20
+MOVES_FETCHED = 64
 MOVE_BYTES = 256  # that a move takes beside its policy, about
 
 
@@ -120,47 +121,55 @@ class ShardReader:
 
     def games(self, wanted: Callable[[str], bool] | None = None) -> Iterator[StoredGame | BrokenGame]:
         """Every game, or those whose id is wanted, in the order in which the run numbered them."""
-        group: list[GameRows] = []
-        size = 0
-        for row in self._db.execute(_GAMES):
-            if wanted is not None and not wanted(row[0]):
-                continue
-            try:
-                group.append(self._rows(row))
-            except Undecodable as fault:
-                yield from _assembled(group)
-                group, size = [], 0
-                yield BrokenGame(str(row[0]), str(fault))
-                continue
-            size += group[-1].size
-            if len(group) >= GAMES_AT_ONCE or size >= BYTES_AT_ONCE:
-                yield from _assembled(group)
-                group, size = [], 0
-        yield from _assembled(group)
+        rows = (row for row in self._db.execute(_GAMES) if wanted is None or wanted(row[0]))
+        for some in _short_together(rows):
+            yield from self._games_together(some) or map(self._game_alone, some)
 
-    def _rows(self, row: Row) -> GameRows:
-        players = self._db.execute(_PLAYERS, row[:1]).fetchmany(PLAYERS_MAX + 1)
-        found, moves, size = self._db.execute(_MOVES, row[:1]), [], 0
-        while some := found.fetchmany(MOVES_AT_ONCE):
+    def _games_together(self, games: Sequence[Row]) -> list[StoredGame]:
+        """*games*, in this order; none if one is damaged, or if they are more than they claim to be."""
+        moves = sum(game[TOTAL_MOVES] for game in games)
+        if moves > MOVES_AT_ONCE:
+            return []
+        try:
+            found = self._read(sorted(games), moves_max=moves, bytes_max=BYTES_AT_ONCE)
+        except Undecodable:
+            return []
+        by_id = {each.game.game_id: each for each in found}
+        return [by_id[game[0]] for game in games]
+
+    def _game_alone(self, game: Row) -> StoredGame | BrokenGame:
+        try:
+            return self._read([game], moves_max=MOVES_MAX, bytes_max=GAME_BYTES_MAX)[0]
+        except Undecodable as fault:
+            return BrokenGame(str(game[0]), str(fault))
+
+    def _read(self, games: Sequence[Row], *, moves_max: int, bytes_max: int) -> list[StoredGame]:
+        """The games of these rows, which are in the order of their ids."""
+        ids = [game[0] for game in games]
+        marks = ", ".join("?" * len(ids))
+        players_max = PLAYERS_MAX * len(ids)
+        players = self._db.execute(_PLAYERS.format(ids=marks), ids).fetchmany(players_max + 1)
+        found, moves, size = self._db.execute(_MOVES.format(ids=marks), ids), list[Row](), 0
+        while some := found.fetchmany(MOVES_FETCHED):
             moves += some
             size += sum([len(row[-2] or b"") + len(row[-1] or b"") for row in some])  # policy and values
-            if len(moves) > MOVES_MAX or size > GAME_BYTES_MAX:
-                raise Undecodable(f"more than {MOVES_MAX} moves, or policies of {GAME_BYTES_MAX} bytes")
-        return GameRows(row, players, moves, size + MOVE_BYTES * len(moves))
+            if len(moves) > moves_max or size > bytes_max:
+                raise Undecodable(f"more than {moves_max} moves, or policies of {bytes_max} bytes")
+        return stored_games(games, players, moves)
 
 
-def _assembled(group: Sequence[GameRows]) -> Iterator[StoredGame | BrokenGame]:
-    """The games of *group*; each by itself if they cannot be put together at once."""
-    if not group:
-        return
-    try:
-        yield from stored_games(group)
-    except Undecodable as fault:
-        if len(group) == 1:
-            yield BrokenGame(str(group[0].game[0]), str(fault))
-            return
-        for each in group:
-            yield from _assembled([each])
+def _short_together(games: Iterable[Row]) -> Iterator[list[Row]]:
+    """Some games at a time, by the number of moves that they claim to have."""
+    group: list[Row] = []
+    moves = 0
+    for game in games:
+        if group and (moves + game[TOTAL_MOVES] > MOVES_AT_ONCE or len(group) == GAMES_AT_ONCE):
+            yield group
+            group, moves = [], 0
+        group.append(game)
+        moves += game[TOTAL_MOVES]
+    if group:
+        yield group
 
 
 @contextmanager
