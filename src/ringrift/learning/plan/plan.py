@@ -512,8 +512,11 @@ def _chunk_steps(snapshot: Snapshot) -> int:
 
 
 def _rows_worth_a_job(snapshot: Snapshot) -> int:
-    """Rows that are worth a check or an export of their own while no training waits: half of a piece."""
-    return round(_chunk_steps(snapshot) / snapshot.rules.bucket.steps_per_row / 2)
+    """Rows that are worth a check or an export of their own while no training waits: a piece.
+
+    Of short games a training takes seconds, and starting jobs for halves of a piece costs what they take.
+    """
+    return round(_chunk_steps(snapshot) / snapshot.rules.bucket.steps_per_row)
 
 
 def _recent_shards(state: ConfigState) -> list[Shard]:
