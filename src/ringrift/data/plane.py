@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
@@ -45,7 +44,6 @@ from ringrift.data.transfer.contract import (
     MoveOptions,
     Terms,
     TransferFailed,
-    TransferProgress,
 )
 from ringrift.data.transfer.http.client import HttpTransport
 from ringrift.data.transfer.http.wire import File, data_secret
@@ -465,7 +463,7 @@ def assemble_plane(
 # Copying artifacts from one node to another, wherever this process runs.
 
 
-OnProgress = Callable[[TransferProgress], Awaitable[None]]
+COPY_S = 300.0
 
 
 async def copy_artifacts(
@@ -475,18 +473,14 @@ async def copy_artifacts(
     source: str,
     target: str,
     priority: str = "normal",
-    timeout_s: float = 300.0,
-    on_progress: OnProgress | None = None,
+    timeout_s: float = COPY_S,
 ) -> Moved:
     """Bring *artifacts* from *source* to *target*; what failed is named in the result.
 
     Nodes talk to this one only, so between two others the files pass through here and stay as copies.
     `TransferFailed` if a node cannot be reached, or the whole takes longer than *timeout_s*.
     """
-    terms = Terms(timeout_s=timeout_s)
-    if on_progress is not None:
-        terms = replace(terms, on_progress=on_progress)
-    this, transfers = plane.this.name, plane.transfers
+    terms, this, transfers = Terms(timeout_s=timeout_s), plane.this.name, plane.transfers
     try:
         async with asyncio.timeout(timeout_s):
             if source == this:
@@ -505,6 +499,25 @@ async def copy_artifacts(
         raise TransferFailed(f"{source} to {target} took more than {timeout_s:g} s") from None
     # What came to here is no receipt of the target.
     return Moved(failed=fetched.failed, bytes_sent=fetched.bytes_sent) + sent
+
+
+async def try_to_copy(
+    plane: DataPlane,
+    artifacts: Sequence[Artifact],
+    *,
+    source: str,
+    target: str,
+    priority: str = "normal",
+    timeout_s: float = COPY_S,
+) -> dict[str, str]:
+    """As `copy_artifacts`; return what is not there, each with the reason, whatever went wrong."""
+    try:
+        moved = await copy_artifacts(
+            plane, artifacts, source=source, target=target, priority=priority, timeout_s=timeout_s
+        )
+    except RingRiftError as fault:
+        return {each.digest: str(fault) for each in artifacts}
+    return moved.missing(each.digest for each in artifacts)
 
 
 # Daemons that work in cycles and can be woken for the next one.

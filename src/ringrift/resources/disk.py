@@ -26,14 +26,14 @@ import structlog
 from ringrift.daemons.child_process import keep_log_small
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.manifest.store import CopyView, DiskState, DiskStates
-from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, try_to_copy
 from ringrift.data.protection.deletion import Deleter, DeletionRules
 from ringrift.data.protection.integrity import TAKEN, TAKEN_DIGEST_CHARS
 from ringrift.data.protection.records import Quarantine
 from ringrift.data.protection.replication import ReplicationRules, plan, take_snapshot
 from ringrift.data.protection.retention import read_held
 from ringrift.data.transfer.receiving import FULL_PERCENT, DiskUsage, disk_usage
-from ringrift.errors import ConfigError, RingRiftError
+from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -332,12 +332,11 @@ class DiskSpaceManagerDaemon(WakingDaemon):
         found = plan(await take_snapshot(plane), ReplicationRules(copies_min=enough, copies_target=enough))
         ours = [repair for repair in found.repairs if repair.source == plane.this.name]
         for repair in ours[:COPIES_OUT_MAX]:
-            try:
-                await copy_artifacts(
-                    plane, [repair.artifact], source=repair.source, target=repair.target, priority="high"
-                )
-            except RingRiftError as error:
-                log.warning("disk.copy_out_failed", target=repair.target, error=str(error))
+            errors = await try_to_copy(
+                plane, [repair.artifact], source=repair.source, target=repair.target, priority="high"
+            )
+            for error in errors.values():
+                log.warning("disk.copy_out_failed", target=repair.target, error=error)
 
     def _why(self) -> str:
         percent = self.usage.percent if self.usage else 0.0

@@ -7,14 +7,14 @@ node: every byte was hashed on its way in, and what was here before is hashed, t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, in_batches
 from ringrift.data.backup.archive import ArchivedFile, ArchiveIndex, DriveObjects, merged, same_content
 from ringrift.data.backup.run_states import (
     LOST_NAMED_MAX,
@@ -30,7 +30,7 @@ from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import set_damaged_aside
 from ringrift.data.transfer.archive import open_archive
-from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
+from ringrift.data.transfer.contract import Moved, OnProgress, Terms, nobody_looks
 from ringrift.engine.sqlite.blobs import digest_of
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.health.run_status import name_run
@@ -160,7 +160,6 @@ def _rank(kind: ArtifactKind) -> int:
 log = structlog.get_logger()
 
 PART = "backup"
-OnProgress = Callable[[TransferProgress], Awaitable[None]]
 _REREAD = "read again"
 _SCRATCH = "transfer/states"
 
@@ -245,13 +244,12 @@ class ArchiveBackup:
         )
 
     async def send(
-        self, artifacts: Sequence[Artifact], *, priority: str = "low", on_progress: OnProgress | None = None
+        self, artifacts: Sequence[Artifact], *, priority: str = "low", on_progress: OnProgress = nobody_looks
     ) -> BackupReport:
         """Send files of this node; what failed is named, and lacking again next time."""
         report = BackupReport(archive=self.archive.name)
-        terms = Terms() if on_progress is None else replace(Terms(), on_progress=on_progress)
-        step = self.rules.batch_files
-        for batch in (artifacts[at : at + step] for at in range(0, len(artifacts), step)):
+        terms = Terms(on_progress=on_progress)
+        for batch in in_batches(artifacts, files_max=self.rules.batch_files):
             moved = await self.plane.transfers.send(self.archive, batch, priority=priority, terms=terms)
             report.take(moved, batch)
         for digest, why in report.failed.items():
@@ -346,17 +344,14 @@ class ArchiveBackup:
         await self.index.objects.ready(to_write=False)
         return await self.index.cards()
 
-    async def restore(
-        self, cards: Sequence[ArchivedFile] | None = None, *, on_progress: OnProgress | None = None
-    ) -> BackupReport:
+    async def restore(self, cards: Sequence[ArchivedFile] | None = None) -> BackupReport:
         """Bring files of the archive here (by default all) and verify every byte, also of those here."""
         cards = await self.archived() if cards is None else cards
         report = BackupReport(archive=self.archive.name)
         absent = [card.artifact for card in cards if not await self._sound_here(card, report)]
         await self._tell_cluster(cards)
         if absent:
-            terms = Terms() if on_progress is None else replace(Terms(), on_progress=on_progress)
-            moved = await self.plane.transfers.fetch(self.archive, absent, priority="high", terms=terms)
+            moved = await self.plane.transfers.fetch(self.archive, absent, priority="high")
             report.take(moved, absent)
         await self._note("restored", report)
         return report

@@ -22,11 +22,11 @@ from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checks
 from ringrift.data.kv_records import KvRecords, for_each
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
-from ringrift.data.plane import DaemonParts, DataPlane, Failures, OpenPlane, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, Failures, OpenPlane, WakingDaemon, try_to_copy
 from ringrift.data.protection.records import Tombstone
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
-from ringrift.errors import ConfigError, Corrupt, RingRiftError
+from ringrift.errors import ConfigError, Corrupt
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -516,27 +516,21 @@ class DistributionDaemon(WakingDaemon):
         await for_each(due, lambda delivery: self._deliver_one(plane, delivery), at_once=self.rules.parallel)
 
     async def _deliver_one(self, plane: DataPlane, delivery: NodeDelivery) -> None:
-        error = await self._try(plane, delivery)
+        errors = await try_to_copy(
+            plane,
+            delivery.artifacts,
+            source=delivery.source,
+            target=delivery.target,
+            priority=delivery.want.priority,
+            timeout_s=self.rules.transfer_timeout_s,
+        )
         key = (delivery.want.name, delivery.target)
-        if not error:
+        if not errors:
             self._failures.succeeded([key])
             return
+        error = "; ".join(dict.fromkeys(errors.values()))
         failures = self._failures.failed(key, error, now_s=self._runtime.monotonic_s())
         log.warning("distribution.failed", node=delivery.target, error=error, failures=failures)
-
-    async def _try(self, plane: DataPlane, delivery: NodeDelivery) -> str:
-        try:
-            moved = await copy_artifacts(
-                plane,
-                delivery.artifacts,
-                source=delivery.source,
-                target=delivery.target,
-                priority=delivery.want.priority,
-                timeout_s=self.rules.transfer_timeout_s,
-            )
-        except RingRiftError as fault:
-            return str(fault)
-        return "; ".join(moved.missing(each.digest for each in delivery.artifacts).values())
 
     # --- what it tells --------------------------------------------------------------------------------
 

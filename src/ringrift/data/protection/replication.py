@@ -19,10 +19,10 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_o
 from ringrift.data.config import DataNode
 from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.store import AwayNodes, Copies, CopyView, DiskStates
-from ringrift.data.plane import DaemonParts, DataPlane, OpenPlane, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, OpenPlane, WakingDaemon, try_to_copy
 from ringrift.data.protection.inventory import Inventory, look_everywhere
 from ringrift.data.protection.records import Tombstone
-from ringrift.errors import AlreadyExists, ConfigError, RingRiftError
+from ringrift.errors import AlreadyExists, ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.handlers import CycleHandler
 from ringrift.events.subscriptions import Callback
@@ -534,12 +534,19 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
 
     async def _repair(self, plane: DataPlane, node_transfer: list[Repair]) -> None:
         """Make the copies of one transfer; each is told by its own receipt."""
-        begun_s = self._runtime.monotonic_s()
-        errors = await self._errors_of(plane, node_transfer)
+        begun_s, way = self._runtime.monotonic_s(), node_transfer[0]
+        errors = await try_to_copy(
+            plane,
+            [repair.artifact for repair in node_transfer],
+            source=way.source,
+            target=way.target,
+            priority=way.priority,
+            timeout_s=self.rules.repair_timeout_s,
+        )
         self.failures |= errors
-        self._failed_s.pop(node_transfer[0].target, None)
+        self._failed_s.pop(way.target, None)
         if len(errors) == len(node_transfer):
-            self._failed_s[node_transfer[0].target] = self._runtime.monotonic_s()
+            self._failed_s[way.target] = self._runtime.monotonic_s()
         seconds = self._runtime.monotonic_s() - begun_s
         for repair in node_transfer:
             digest = repair.artifact.digest
@@ -548,22 +555,6 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
             await self._tell(plane, repair, error, seconds=seconds)
             if not error and repair.priority != "low":
                 await plane.kv.delete(CLAIMS + digest)  # it may need another copy at once
-
-    async def _errors_of(self, plane: DataPlane, node_transfer: list[Repair]) -> dict[str, str]:
-        """Carry a transfer out; return why files did not arrive."""
-        digests = [repair.artifact.digest for repair in node_transfer]
-        try:
-            moved = await copy_artifacts(
-                plane,
-                [repair.artifact for repair in node_transfer],
-                source=node_transfer[0].source,
-                target=node_transfer[0].target,
-                priority=node_transfer[0].priority,
-                timeout_s=self.rules.repair_timeout_s,
-            )
-        except RingRiftError as fault:
-            return dict.fromkeys(digests, str(fault))
-        return moved.missing(digests)
 
     async def _tell(self, plane: DataPlane, repair: Repair, error: str, *, seconds: float) -> None:
         digest = repair.artifact.digest

@@ -33,13 +33,12 @@ from ringrift.data.sync.cluster_view import (
 )
 from ringrift.data.sync.executor import (
     LOCK_S,
-    NodeTransferResult,
     SyncAnnouncer,
     SyncExecutor,
     SyncPace,
     SyncProgress,
-    SyncTotals,
-    record_ends,
+    SyncResult,
+    record_result,
     tell_cycle,
 )
 from ringrift.data.sync.freshness import FreshnessCheck
@@ -286,35 +285,32 @@ class DataSyncDaemon(WakingDaemon):
             return
         counts.phase = "transfer"
         await self._announcer.cycle_started(plane, cycle, reasons=requests.reasons)
-        tally = SyncTotals()
         pace = SyncPace(priority=cycle.priority, bytes_per_s=_bytes_per_s(config), data_type="all")
-        ends = await SyncExecutor(plane, self._progress).carry_out(cycle.plan, pace, tally)
-        await record_ends(plane, "sync", ends, strategy=str(cycle.strategy))
-        await self._count(plane, cycle, ends, tally)
+        result = await SyncExecutor(plane, self._progress).carry_out(cycle.plan, pace)
+        await record_result(plane, "sync", result, strategy=str(cycle.strategy))
+        await self._count(plane, cycle, result)
 
     async def _locked_by_others(self, plane: DataPlane) -> dict[str, str]:
         """Hosts that somebody else syncs, or keeps from being synced, and who that is."""
         hosts = [info.host for info in await plane.mutex.locks_async()]
         return {host: await plane.mutex.why_not_async(host) for host in hosts}
 
-    async def _count(
-        self, plane: DataPlane, cycle: CyclePlan, ends: list[NodeTransferResult], tally: SyncTotals
-    ) -> None:
+    async def _count(self, plane: DataPlane, cycle: CyclePlan, result: SyncResult) -> None:
         counts, now_s = self.counts, plane.runtime.now_s()
-        errors = [error for end in ends for error in end.errors]
-        counts.files += tally.files
-        counts.games += sum(tally.games.values())
-        counts.bytes += tally.bytes_sent
+        errors, files = result.errors, len(result.moved)
+        counts.files += files
+        counts.games += result.games
+        counts.bytes += result.bytes_sent
         counts.last_errors = tuple(errors[:5])
         counts.blocked_since_s = None
-        if tally.files:
+        if files:
             counts.syncs += 1
         if errors:
             counts.failures += 1
             counts.failures_in_a_row += 1
         else:
             counts.failures_in_a_row, counts.last_success_s = 0, now_s
-        await tell_cycle(self._announcer, plane, cycle, ends, tally)
+        await tell_cycle(self._announcer, plane, cycle, result)
         if counts.failures_in_a_row and counts.failures_in_a_row % FAILURES_CRITICAL == 0:
             await self._tell_critical(now_s)
 

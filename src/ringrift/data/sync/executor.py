@@ -173,40 +173,52 @@ class NodeTransferResult:
         return [each for each in self.node_transfer.artifacts if each.digest in now]
 
 
-@dataclass(slots=True)
-class SyncTotals:
-    """What a request has brought about so far, over all its attempts. A receipt counts once."""
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """What the transfers of a plan came to, or those of several plans, the latest last."""
 
-    receipts: dict[tuple[str, str], Receipt] = field(default_factory=dict)  # by (node, digest)
-    moved: set[tuple[str, str]] = field(default_factory=set)
-    bytes_sent: int = 0
-    games: dict[str, int] = field(default_factory=dict)  # by digest, of what moved
-    node_transfers: dict[tuple[str, bool], bool] = field(
-        default_factory=dict
-    )  # by (node, fetched): complete at last
+    transfers: tuple[NodeTransferResult, ...] = ()
 
-    def add(self, end: NodeTransferResult, bytes_sent: int) -> None:
-        """Take in what is known of a transfer so far; *bytes_sent* are those since the last time."""
-        self.bytes_sent += bytes_sent
-        for receipt in (*end.moved.receipts, *end.moved.already_there):
-            self.receipts[receipt.node, receipt.digest] = receipt
-        self.moved |= {(receipt.node, receipt.digest) for receipt in end.moved.receipts}
-        self.games |= {each.digest: games_in([each]) for each in end.files_moved}
-        self.node_transfers[end.node_transfer.node, end.node_transfer.fetch] = end.complete
+    def __add__(self, other: SyncResult) -> SyncResult:
+        return SyncResult(self.transfers + other.transfers)
 
-    def complete(self, *, fetched: bool) -> frozenset[str]:
-        """Nodes that everything went to, or came from."""
-        return frozenset(
-            node for (node, fetch), done in self.node_transfers.items() if done and fetch is fetched
-        )
+    @property
+    def errors(self) -> list[str]:
+        return [error for each in self.transfers for error in each.errors]
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(each.moved.bytes_sent for each in self.transfers)
+
+    @property
+    def moved(self) -> frozenset[tuple[str, str]]:
+        """Which files came to which nodes now: (node, digest), once each however often it was told."""
+        return _places(receipt for each in self.transfers for receipt in each.moved.receipts)
 
     @property
     def confirmed(self) -> frozenset[tuple[str, str]]:
-        return frozenset(self.receipts)
+        """Those, and those that were found there."""
+        there = _places(receipt for each in self.transfers for receipt in each.moved.already_there)
+        return self.moved | there
 
     @property
-    def files(self) -> int:
-        return len(self.moved)
+    def games(self) -> int:
+        """The games of the files that moved, of a file that went to several nodes once."""
+        cards = {card.digest: card for each in self.transfers for card in each.files_moved}
+        return games_in(cards.values())
+
+    def complete(self, *, fetched: bool) -> frozenset[str]:
+        """Nodes that everything went to, or came from, at the last attempt."""
+        last = {
+            each.node_transfer.node: each.complete
+            for each in self.transfers
+            if each.node_transfer.fetch is fetched
+        }
+        return frozenset(node for node, complete in last.items() if complete)
+
+
+def _places(receipts: Iterable[Receipt]) -> frozenset[tuple[str, str]]:
+    return frozenset((receipt.node, receipt.digest) for receipt in receipts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,52 +244,47 @@ class SyncExecutor:
         self._plane = plane
         self.progress = progress or SyncProgress(plane.runtime)
         self.history = SyncHistory(plane.kv, plane.runtime)
+        self._ends: list[NodeTransferResult] = []
 
-    async def carry_out(self, plan: SyncPlan, pace: SyncPace, tally: SyncTotals) -> list[NodeTransferResult]:
-        """Fetch, then send; *tally* grows with every transfer, also when the caller's time runs out."""
+    @property
+    def result(self) -> SyncResult:
+        """What the plan came to so far, also when the caller's time ran out."""
+        return SyncResult(tuple(self._ends))
+
+    async def carry_out(self, plan: SyncPlan, pace: SyncPace) -> SyncResult:
+        """Fetch, then send."""
+        self._ends = []
         self.progress.begin(plan)
         try:
-            fetched = await self._all(plan.fetches, plan.width, pace, tally)
-            lacking = _not_arrived(fetched)
+            await self._all(plan.fetches, plan.width, pace)
+            lacking = _not_arrived(self._ends)
             sends = [_without(node_transfer, lacking) for node_transfer in plan.sends]
-            sent = await self._all(
-                [node_transfer for node_transfer in sends if node_transfer.artifacts], plan.width, pace, tally
+            await self._all(
+                [node_transfer for node_transfer in sends if node_transfer.artifacts], plan.width, pace
             )
         finally:
             self.progress.end()
-        return [*fetched, *sent]
+        return self.result
 
-    async def _all(
-        self, node_transfers: Sequence[NodeTransfer], width: int, pace: SyncPace, tally: SyncTotals
-    ) -> list[NodeTransferResult]:
+    async def _all(self, node_transfers: Sequence[NodeTransfer], width: int, pace: SyncPace) -> None:
         if not node_transfers:
-            return []
+            return
         side_by_side = min(width, len(node_transfers))
         share = None if pace.bytes_per_s is None else pace.bytes_per_s / side_by_side
-        ends: list[NodeTransferResult] = []
+        await for_each(node_transfers, lambda each: self._one(each, pace, share), at_once=side_by_side)
 
-        async def one(node_transfer: NodeTransfer) -> None:
-            ends.append(await self._one(node_transfer, pace, share, tally))
-
-        await for_each(node_transfers, one, at_once=side_by_side)
-        return ends
-
-    async def _one(
-        self, node_transfer: NodeTransfer, pace: SyncPace, bytes_per_s: float | None, tally: SyncTotals
-    ) -> NodeTransferResult:
-        runtime = self._plane.runtime
+    async def _one(self, node_transfer: NodeTransfer, pace: SyncPace, bytes_per_s: float | None) -> None:
+        runtime, number = self._plane.runtime, len(self._ends)
         started_s, since_s = runtime.now_s(), runtime.monotonic_s()
         end = NodeTransferResult(node_transfer=node_transfer)
+        self._ends.append(end)
         for start in range(0, len(node_transfer.artifacts), FILES_PER_TRIP):
             batch = node_transfer.artifacts[start : start + FILES_PER_TRIP]
-            before = end.moved.bytes_sent
-            end = await self._batch(end, batch, pace, bytes_per_s)
-            tally.add(end, end.moved.bytes_sent - before)
+            end = self._ends[number] = await self._batch(end, batch, pace, bytes_per_s)
             if end.broken_off:
                 break
-        end = replace(end, seconds=runtime.monotonic_s() - since_s)
+        end = self._ends[number] = replace(end, seconds=runtime.monotonic_s() - since_s)
         await self.note(end, pace, started_s)
-        return end
 
     async def _batch(
         self, end: NodeTransferResult, batch: Sequence[Artifact], pace: SyncPace, bytes_per_s: float | None
@@ -379,9 +386,9 @@ def _without(node_transfer: NodeTransfer, digests: frozenset[str]) -> NodeTransf
     )
 
 
-async def record_ends(plane: DataPlane, part: str, ends: Iterable[NodeTransferResult], **facts: Any) -> None:
+async def record_result(plane: DataPlane, part: str, result: SyncResult, **facts: Any) -> None:
     """Write down what was decided, and what came of it."""
-    for end in ends:
+    for end in result.transfers:
         await plane.decisions.record(
             part,
             "fetch" if end.node_transfer.fetch else "send",
@@ -478,23 +485,19 @@ class SyncAnnouncer:
 
 
 async def tell_cycle(
-    announcer: SyncAnnouncer,
-    plane: DataPlane,
-    cycle: CyclePlan,
-    ends: Sequence[NodeTransferResult],
-    tally: SyncTotals,
+    announcer: SyncAnnouncer, plane: DataPlane, cycle: CyclePlan, result: SyncResult
 ) -> None:
     """Tell what a cycle brought where. A cycle that failed in part did bring the rest."""
-    errors = [error for end in ends for error in end.errors]
+    ends, errors = result.transfers, result.errors
     sent = [end for end in ends if not end.node_transfer.fetch and end.moved.receipts]
     nodes = [end.node_transfer.node for end in ends]
-    if tally.files:
+    if files := len(result.moved):
         payload = {
             "node_id": plane.this.name,
             "sync_type": str(cycle.strategy),
-            "games_synced": sum(tally.games.values()),
-            "files_synced": tally.files,
-            "bytes_transferred": tally.bytes_sent,
+            "games_synced": result.games,
+            "files_synced": files,
+            "bytes_transferred": result.bytes_sent,
             "duration_seconds": max((end.seconds for end in ends), default=0.0),
             "targets": nodes,
         }

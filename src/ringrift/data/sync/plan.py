@@ -5,8 +5,8 @@ Pure functions of a view of the cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, data_type_of
 from ringrift.data.config import CONCURRENT_NODES, DataNode, SyncStrategy
@@ -151,6 +151,22 @@ class SyncPlan:
         return not self.fetches and not self.sends
 
 
+def fetches_of(
+    cluster_view: ClusterView, files: Iterable[Artifact], reason: str, *, among: Container[str] | None = None
+) -> tuple[NodeTransfer, ...]:
+    """Fetch *files* here, each from the node (of *among*) that it is best had from; some are had nowhere."""
+    by_source: dict[str, list[Artifact]] = {}
+    for artifact in files:
+        for source in sources_of(cluster_view, artifact, cluster_view.this):
+            if among is None or source.name in among:
+                by_source.setdefault(source.name, []).append(artifact)
+                break
+    return tuple(
+        NodeTransfer(node=name, artifacts=tuple(found), fetch=True, reason=reason)
+        for name, found in by_source.items()
+    )
+
+
 # Where one file should go to have enough copies.
 
 
@@ -237,10 +253,7 @@ def plan_cycle(cluster_view: ClusterView, strategy: SyncStrategy, *, at_once: bo
     """Plan; *at_once* brings also what would wait for more of its kind."""
     chosen = resolve(strategy, cluster_view)
     plan = _PLANNERS[chosen](_Cycle(cluster_view, chosen, at_once=at_once))
-    blocked = tuple(_blocked(cluster_view))
-    return CyclePlan(
-        strategy=plan.strategy, plan=plan.plan, priority=plan.priority, held_back=(*plan.held_back, *blocked)
-    )
+    return replace(plan, held_back=(*plan.held_back, *_blocked(cluster_view)))
 
 
 # --- what may go --------------------------------------------------------------------------------------
@@ -319,18 +332,10 @@ def _sends(
 
 def _fetches(cluster_view: ClusterView, sources: Iterable[DataNode], reason: str) -> tuple[NodeTransfer, ...]:
     """What others hold and this node takes and lacks, each file from the best of *sources*."""
-    names, this = {node.name for node in sources}, cluster_view.this
-    by_source: dict[str, list[Artifact]] = {}
-    for artifact in cluster_view.view.missing_at(this.name, cluster_view.view.artifacts.values()):
-        if not cluster_view.wants(this, artifact):
-            continue
-        holders = [each for each in sources_of(cluster_view, artifact, this) if each.name in names]
-        if holders:
-            by_source.setdefault(holders[0].name, []).append(artifact)
-    return tuple(
-        NodeTransfer(node=name, artifacts=tuple(files), fetch=True, reason=reason)
-        for name, files in by_source.items()
-    )
+    this, names = cluster_view.this, {node.name for node in sources}
+    lacking = cluster_view.view.missing_at(this.name, cluster_view.view.artifacts.values())
+    wanted = [each for each in lacking if cluster_view.wants(this, each)]
+    return fetches_of(cluster_view, wanted, reason, among=names)
 
 
 def _neighbours(cluster_view: ClusterView) -> list[DataNode]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -14,8 +14,8 @@ from ringrift.data.sync.plan import (
     NodeTransfer,
     SyncPlan,
     best,
+    fetches_of,
     neighbour_score,
-    sources_of,
     target_score,
 )
 from ringrift.errors import ConfigError
@@ -147,6 +147,7 @@ class SyncResponse:
 
 
 _BROADCAST_NODES = 8
+_MISSING = "missing here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,17 +176,15 @@ def plan_request(cluster_view: ClusterView, left: RequestLeft, backend: SyncBack
     chosen = shape.choose(cluster_view, request, [node for node in targets if node.name != here])
     plan = _plan_to(cluster_view, left, wanted, chosen, shape)
     if here in request.explicit_targets:
-        plan = _with_fetches(
-            plan, _fetches(cluster_view, cluster_view.view.missing_at(here, wanted), cluster_view.this)
-        )
+        missing = cluster_view.view.missing_at(here, wanted)  # with what is fetched only to go on
+        plan = replace(plan, fetches=fetches_of(cluster_view, missing, _MISSING))
     if not wanted and (request.explicit_targets or request.require_confirmation):
         refused += [f"{node.name}: {_nothing_of(request)}" for node in chosen]
     notes = list(plan.notes)
     if not chosen and here not in request.explicit_targets and not refused:
         notes.append(_why_nobody(cluster_view, request, blocked))
-    return SyncPlan(
-        fetches=plan.fetches,
-        sends=plan.sends,
+    return replace(
+        plan,
         width=shape.width,
         refused=tuple(refused),
         blocked=tuple(blocked),
@@ -299,10 +298,10 @@ def _plan_to(
     view, here = cluster_view.view, cluster_view.this.name
     held = [each for each in wanted if view.is_at(each.digest, here)]
     absent = [each for each in wanted if not view.is_at(each.digest, here)]
-    fetches: list[NodeTransfer] = []
+    fetches: tuple[NodeTransfer, ...] = ()
     if shape.relays and targets:
         asked = [each for each in absent if any(left.open_at(cluster_view, n.name, [each]) for n in targets)]
-        fetches = _fetches(cluster_view, asked, cluster_view.this)
+        fetches = fetches_of(cluster_view, asked, _MISSING)
         held += [each for node_transfer in fetches for each in node_transfer.artifacts]
     held.sort(key=lambda each: (each.created_s, each.digest), reverse=shape.newest_first)
     sends, up_to_date = [], []
@@ -317,9 +316,7 @@ def _plan_to(
     notes = (
         [f"{elsewhere} matching files are on other nodes only and did not go from here"] if elsewhere else []
     )
-    return SyncPlan(
-        fetches=tuple(fetches), sends=tuple(sends), up_to_date=tuple(up_to_date), notes=tuple(notes)
-    )
+    return SyncPlan(fetches=fetches, sends=tuple(sends), up_to_date=tuple(up_to_date), notes=tuple(notes))
 
 
 def _plan_from(
@@ -344,32 +341,3 @@ def _plan_from(
         refusal = f"{source}: nothing was brought or confirmed: {note}"
         return SyncPlan(refused=(refusal,), not_known=(source,))
     return SyncPlan(not_known=(source,), notes=(note,))
-
-
-def _fetches(
-    cluster_view: ClusterView, artifacts: Iterable[Artifact], target: DataNode
-) -> list[NodeTransfer]:
-    """Group files by the node that they are best fetched from; those that nobody holds are left out."""
-    by_source: dict[str, list[Artifact]] = {}
-    for artifact in artifacts:
-        if sources := sources_of(cluster_view, artifact, target):
-            by_source.setdefault(sources[0].name, []).append(artifact)
-    return [
-        NodeTransfer(node=name, artifacts=tuple(files), fetch=True, reason="missing here")
-        for name, files in by_source.items()
-    ]
-
-
-def _with_fetches(plan: SyncPlan, fetches: Sequence[NodeTransfer]) -> SyncPlan:
-    merged = {node_transfer.node: list(node_transfer.artifacts) for node_transfer in plan.fetches}
-    for node_transfer in fetches:
-        known = {each.digest for each in merged.get(node_transfer.node, [])}
-        merged.setdefault(node_transfer.node, []).extend(
-            each for each in node_transfer.artifacts if each.digest not in known
-        )
-    node_transfers = [
-        NodeTransfer(node=node, artifacts=tuple(files), fetch=True) for node, files in merged.items()
-    ]
-    return SyncPlan(
-        fetches=tuple(node_transfers), sends=plan.sends, up_to_date=plan.up_to_date, notes=plan.notes
-    )

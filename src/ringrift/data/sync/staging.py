@@ -15,8 +15,8 @@ from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.config import DataNodes, read_sync_config
 from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
 from ringrift.data.sync.cluster_view import ClusterView, NodeReportCollector, read_cluster_view
-from ringrift.data.sync.executor import SyncExecutor, SyncPace, SyncTotals, record_ends
-from ringrift.data.sync.plan import NodeTransfer, SyncPlan, sources_of
+from ringrift.data.sync.executor import SyncExecutor, SyncPace, record_result
+from ringrift.data.sync.plan import NodeTransfer, SyncPlan, fetches_of
 from ringrift.engine.ports import WorkItem
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
@@ -101,14 +101,14 @@ def plan_staging(cluster_view: ClusterView, needs: Sequence[StagingNeed]) -> Syn
         files = _files(cluster_view, need)
         lacking = cluster_view.view.missing_at(need.node, files)
         wanted.setdefault(need.node, {}).update({each.digest: each for each in lacking})
-    fetches, sends, blocked = [], [], []
+    fetches, sends, blocked = list[NodeTransfer](), [], []
     for name, files_by_digest in wanted.items():
         files = list(files_by_digest.values())
         node = cluster_view.nodes[name]
         if not files:
             continue
         if name == cluster_view.this.name:
-            fetches += _fetches(cluster_view, files, why[name])
+            fetches += fetches_of(cluster_view, files, why[name])
         elif reason := cluster_view.unfit(node, "all") or cluster_view.blocked(node, "all"):
             blocked.append(f"{name}: {reason}")
         elif held := [each for each in files if cluster_view.view.is_at(each.digest, cluster_view.this.name)]:
@@ -127,17 +127,6 @@ def _files(cluster_view: ClusterView, need: StagingNeed) -> list[Artifact]:
         return named
     samples = [each for each in cluster_view.view.of_kinds(kinds_of("npz")) if each.config == need.config]
     return samples[-1:]
-
-
-def _fetches(cluster_view: ClusterView, files: Iterable[Artifact], why: str) -> list[NodeTransfer]:
-    by_source: dict[str, list[Artifact]] = {}
-    for artifact in files:
-        if sources := sources_of(cluster_view, artifact, cluster_view.this):
-            by_source.setdefault(sources[0].name, []).append(artifact)
-    return [
-        NodeTransfer(node=source, artifacts=tuple(found), fetch=True, reason=why)
-        for source, found in by_source.items()
-    ]
 
 
 class StagingDaemon(WakingDaemon):
@@ -184,11 +173,10 @@ class StagingDaemon(WakingDaemon):
         self.last_errors = plan.blocked
         if plan.is_empty:
             return
-        tally = SyncTotals()
-        ends = await SyncExecutor(plane).carry_out(plan, SyncPace(priority="high"), tally)
-        self.staged_files += tally.files
-        self.last_errors = (*plan.blocked, *(error for end in ends for error in end.errors))
-        await record_ends(plane, "staging", ends)
+        result = await SyncExecutor(plane).carry_out(plan, SyncPace(priority="high"))
+        self.staged_files += len(result.moved)
+        self.last_errors = (*plan.blocked, *result.errors)
+        await record_result(plane, "staging", result)
 
     async def _needs(self, plane: DataPlane, cluster_view: ClusterView) -> list[StagingNeed]:
         waiting = await plane.queue.ready(limit=_ITEMS_MAX)

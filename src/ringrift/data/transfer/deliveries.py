@@ -20,7 +20,7 @@ import structlog
 from ringrift.daemons.running import call_async
 from ringrift.data.artifacts import Artifact
 from ringrift.data.kv_records import KvRecords, for_each, kv_of
-from ringrift.data.transfer.contract import DeliveryEnd
+from ringrift.data.transfer.contract import FileResult
 from ringrift.engine.blocking import blocking
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
@@ -259,24 +259,26 @@ class DeliveryLedger:
 
         return await self._change(name, step)
 
-    async def end(self, artifact: Artifact, end: DeliveryEnd) -> None:
-        """Note how an attempt ended, begun or not: without an error, the target has verified the file."""
+    async def end(
+        self, artifact: Artifact, result: FileResult, *, source_node: str, target_node: str
+    ) -> None:
+        """Note what an attempt came to, noted as begun or not."""
         now_s, digest = self._runtime.now_s(), artifact.digest
         fresh = self._fresh(
             artifact.kind.value,
             digest,
-            end.target_node,
+            target_node,
             checksum=digest,
             size=artifact.size,
-            source_node=end.source_node,
+            source_node=source_node,
         )
 
         def step(found: DeliveryRecord | None) -> DeliveryRecord | None:
             now = begun(found, fresh) or found or fresh
-            now = msgspec.structs.replace(now, checksum_failed=now.checksum_failed or end.checksum_failed)
-            if not end.error:
-                return verified(now, digest, method=end.method, now_s=now_s)
-            return failed(now, end.error, now_s=now_s)
+            now = msgspec.structs.replace(now, checksum_failed=now.checksum_failed or bool(result.wrong))
+            if result.receipt is not None:
+                return verified(now, digest, method=result.method, now_s=now_s)
+            return failed(now, result.why, now_s=now_s)
 
         await self.change(fresh.delivery_id, step)
 

@@ -27,7 +27,7 @@ import msgspec
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.transfer.chunks import ChunksLacking
-from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Pace, Terms, TransferCall, watched
+from ringrift.data.transfer.contract import CHUNK_BYTES, Pace, Terms, TransferCall, watched
 from ringrift.data.transfer.http.wire import (
     HEAD,
     HEAD_BYTES_MAX,
@@ -344,13 +344,9 @@ class TransferCounts(TransferCall):
         self._bytes_done = 0
 
     def found(self, receipts: Iterable[Receipt]) -> None:
-        before = len(self._already)
+        before, _ = self.settled()
         super().found(receipts)
-        self._bytes_done += sum(receipt.size for receipt in self._already[before:])
-
-    def took(self, answer: Moved) -> None:
-        self.arrived(answer.receipts)
-        self.fail(dict(answer.failed), corrupted=answer.corrupted)
+        self._bytes_done += self.settled()[0] - before
 
     async def count(self, crossed: int, *, known: int = 0) -> None:
         """Note bytes that crossed the line, and others that the receiver has without them."""
@@ -363,7 +359,7 @@ class TransferCounts(TransferCall):
 
     async def tell(self) -> None:
         # A file that failed is no progress: the line is not the better for it.
-        await self._show(self._bytes_done, len(self._receipts) + len(self._already))
+        await self._show(self._bytes_done, self.files_there)
 
 
 # Several connections to one node, each with a worker that takes the next piece of work.
