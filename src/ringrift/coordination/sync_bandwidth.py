@@ -122,11 +122,11 @@ class BatchRsync:
             lock_wait_s=60.0,
         )
         plan = SyncPlan(
-            sends=tuple(node_transfer for node_transfer in sends if node_transfer.artifacts),
+            sends=tuple(transfer for transfer in sends if transfer.artifacts),
             width=self._width,
         )
         result = await SyncExecutor(plane).carry_out(plan, pace)
-        ends = {end.node_transfer.node: end for end in result.transfers}
+        ends = {end.transfer.node: end for end in result.transfers}
         return [_result(plane, host, ends.get(host), lacking[host]) for host in wanted]
 
     run = blocking(run_async, timeout_s=TIMEOUT_S)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -184,7 +184,7 @@ class SyncFacade(SingletonMixin):
                 return
             run.errors += failures
             log.warning("sync.attempt_failed", backend=backend.value, failures=len(failures))
-            run.silent |= {end.node_transfer.node for end in attempt.transfers if _kept_waiting(end)}
+            run.silent |= {end.transfer.node for end in attempt.transfers if _kept_waiting(end)}
             if run.request.source_node in run.silent:
                 break  # nobody else is to be asked
         run.backend = primary
@@ -193,12 +193,12 @@ class SyncFacade(SingletonMixin):
         reports = self._reports.reports(plane.runtime)
         # For this request only: one silence is not yet known to others as a failure.
         reports = replace(reports, away=reports.away | run.silent)
-        cluster_view = await read_cluster_view(plane, self._config_of(plane), reports=reports)
+        cluster = await read_cluster_view(plane, self._config_of(plane), reports=reports)
         left = RequestLeft(request=run.request, confirmed=run.result.confirmed)
-        run.plan = await asyncio.to_thread(plan_request, cluster_view, left, backend)
+        run.plan = await asyncio.to_thread(plan_request, cluster, left, backend)
         if run.plan.is_empty:
             return SyncResult()
-        await self._announcer.started(plane, run.request, _nodes_of(run.plan))
+        await self._announcer.started(plane, run.request, run.plan.nodes)
         progress = SyncProgress(plane.runtime)
         self._under_way[id(progress)] = progress
         sync_executor = SyncExecutor(plane, progress)
@@ -217,10 +217,10 @@ class SyncFacade(SingletonMixin):
     async def _note_unfinished(self, plane: DataPlane, run: _Run) -> None:
         """A host that was not served in time was not synced; its history must say so."""
         sync_executor, started_s = SyncExecutor(plane), plane.runtime.now_s() - run.request.timeout_seconds
-        for node_transfer in (*run.plan.fetches, *run.plan.sends):
-            if node_transfer.node not in run.result.complete(fetched=node_transfer.fetch):
-                nothing = NodeTransfer(node=node_transfer.node, artifacts=())
-                end = NodeTransferResult(node_transfer=nothing, broken_off="timed out")
+        for transfer in run.plan.transfers:
+            if transfer.node not in run.result.complete(fetched=transfer.fetch):
+                nothing = NodeTransfer(node=transfer.node, artifacts=())
+                end = NodeTransferResult(transfer=nothing, broken_off="timed out")
                 await sync_executor.note(end, _pace_of(run.request), started_s)
 
     # --- answers --------------------------------------------------------------------------------------
@@ -323,11 +323,9 @@ def _kept_waiting(end: NodeTransferResult) -> bool:
 def _promised(run: _Run, this: str) -> frozenset[tuple[str, str]]:
     """Which files are to be where. What is fetched only to be sent on is owed to those that it goes to."""
     for_here = run.request.source_node not in (None, this) or this in run.request.explicit_targets
-    arriving = [(node_transfer.node, node_transfer) for node_transfer in run.plan.sends]
-    arriving += [(this, node_transfer) for node_transfer in run.plan.fetches if for_here]
-    return frozenset(
-        (node, each.digest) for node, node_transfer in arriving for each in node_transfer.artifacts
-    )
+    arriving = [(transfer.node, transfer) for transfer in run.plan.sends]
+    arriving += [(this, transfer) for transfer in run.plan.fetches if for_here]
+    return frozenset((node, each.digest) for node, transfer in arriving for each in transfer.artifacts)
 
 
 async def _is_kept(plane: DataPlane, run: _Run) -> bool:
@@ -349,10 +347,6 @@ def _not_confirmed(run: _Run) -> dict[str, list[str]]:
         for node, digest in sorted(run.owed - run.result.confirmed):
             left.setdefault(node, []).append(digest)
     return {node: digests[:_DIGESTS_SHOWN] for node, digests in left.items()}
-
-
-def _nodes_of(plan: SyncPlan) -> Sequence[str]:
-    return list(dict.fromkeys(node_transfer.node for node_transfer in (*plan.fetches, *plan.sends)))
 
 
 def _pace_of(request: SyncRequest) -> SyncPace:

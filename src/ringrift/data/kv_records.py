@@ -232,21 +232,21 @@ class KvMirror(Generic[V]):
         self._kv, self._runtime, self._prefixes, self._make = kv, runtime, prefixes, make
         self._lock = threading.Lock()
         self._read_s = runtime.now_s()
-        self._picture, self._revisions = make(), dict.fromkeys(prefixes, 0)
+        self._mirror, self._revisions = make(), dict.fromkeys(prefixes, 0)
 
     async def refresh(self) -> V:
         """Return everything as it is now."""
         now_s = self._runtime.now_s()
         with self._lock:
             if abs(now_s - self._read_s) > REREAD_S:
-                self._picture, self._revisions = self._make(), dict.fromkeys(self._prefixes, 0)
-            self._read_s, cluster_view, revisions = now_s, self._picture, self._revisions
+                self._mirror, self._revisions = self._make(), dict.fromkeys(self._prefixes, 0)
+            self._read_s, mirror, revisions = now_s, self._mirror, self._revisions
         for prefix in self._prefixes:
-            await self._catch_up(prefix, cluster_view, revisions)
+            await self._catch_up(prefix, mirror, revisions)
         with self._lock:
-            return cluster_view.view()
+            return mirror.view()
 
-    async def _catch_up(self, prefix: str, cluster_view: Mirror[V], revisions: dict[str, int]) -> None:
+    async def _catch_up(self, prefix: str, mirror: Mirror[V], revisions: dict[str, int]) -> None:
         complete = False
         while not complete:
             page = await self._kv.changes(prefix, after=revisions[prefix], limit=PAGE)
@@ -255,7 +255,7 @@ class KvMirror(Generic[V]):
                 done = revisions[prefix]  # others may have been faster
                 for change in page.changes:
                     if change.revision > done:
-                        cluster_view.apply(change)
+                        mirror.apply(change)
                 revisions[prefix] = max(done, page.revision)
 
 

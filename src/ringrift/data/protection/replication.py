@@ -514,13 +514,13 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
     async def _act(self, plane: DataPlane, found: RepairPlan) -> None:
         self.failures = {}
 
-        async def repair(node_transfer: list[Repair]) -> None:
-            claimed = [wanted for wanted in node_transfer if await self._claim(plane, wanted)]
+        async def repair(group: list[Repair]) -> None:
+            claimed = [wanted for wanted in group if await self._claim(plane, wanted)]
             if claimed:
                 self._begun.extend([self._runtime.monotonic_s()] * len(claimed))
                 await self._repair(plane, claimed)
 
-        await for_each(_node_transfers(found.repairs), repair, at_once=self.rules.parallel)
+        await for_each(_grouped(found.repairs), repair, at_once=self.rules.parallel)
 
     async def _claim(self, plane: DataPlane, repair: Repair) -> bool:
         """One repairer at a time, and not again before the cooldown is over."""
@@ -532,12 +532,12 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
             return False
         return True
 
-    async def _repair(self, plane: DataPlane, node_transfer: list[Repair]) -> None:
+    async def _repair(self, plane: DataPlane, group: list[Repair]) -> None:
         """Make the copies of one transfer; each is told by its own receipt."""
-        begun_s, way = self._runtime.monotonic_s(), node_transfer[0]
+        begun_s, way = self._runtime.monotonic_s(), group[0]
         errors = await try_to_copy(
             plane,
-            [repair.artifact for repair in node_transfer],
+            [repair.artifact for repair in group],
             source=way.source,
             target=way.target,
             priority=way.priority,
@@ -545,10 +545,10 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         )
         self.failures |= errors
         self._failed_s.pop(way.target, None)
-        if len(errors) == len(node_transfer):
+        if len(errors) == len(group):
             self._failed_s[way.target] = self._runtime.monotonic_s()
         seconds = self._runtime.monotonic_s() - begun_s
-        for repair in node_transfer:
+        for repair in group:
             digest = repair.artifact.digest
             error = errors.get(digest, "")
             self._outcomes.append(not error)
@@ -587,22 +587,18 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         }
 
 
-def _node_transfers(repairs: Iterable[Repair]) -> list[list[Repair]]:
+def _grouped(repairs: Iterable[Repair]) -> list[list[Repair]]:
     """What goes the same way goes together, in portions small enough to lose little to a broken line."""
-    node_transfers: list[list[Repair]] = []
+    groups: list[list[Repair]] = []
     latest: dict[tuple[str, str, str], list[Repair]] = {}
     for repair in repairs:
         way = (repair.source, repair.target, repair.priority)
-        node_transfer = latest.get(way)
-        if (
-            node_transfer is None
-            or len(node_transfer) == TRIP_FILES
-            or sum(r.artifact.size for r in node_transfer) > TRIP_BYTES
-        ):
-            node_transfer = latest[way] = []
-            node_transfers.append(node_transfer)
-        node_transfer.append(repair)
-    return node_transfers
+        group = latest.get(way)
+        if group is None or len(group) == TRIP_FILES or sum(r.artifact.size for r in group) > TRIP_BYTES:
+            group = latest[way] = []
+            groups.append(group)
+        group.append(repair)
+    return groups
 
 
 def create_replication_daemon(

@@ -272,16 +272,16 @@ class DataSyncDaemon(WakingDaemon):
         if self._upkeep is not None:
             await self._upkeep.run()
         counts.phase = "plan"
-        cluster_view = await read_cluster_view(plane, config, reports=self._reports.reports(plane.runtime))
+        cluster = await read_cluster_view(plane, config, reports=self._reports.reports(plane.runtime))
         strategy = self._strategy or config.strategy
         if strategy is SyncStrategy.FRESHNESS:
             await FreshnessCheck(plane, router=self.router).watch()
         # Off the loop: with a hundred thousand files it takes a good part of a second.
-        cycle = await asyncio.to_thread(plan_cycle, cluster_view, strategy, at_once=requests.at_once)
+        cycle = await asyncio.to_thread(plan_cycle, cluster, strategy, at_once=requests.at_once)
         cycle = _without(cycle, await self._locked_by_others(plane))
         counts.strategy, counts.held_back = str(cycle.strategy), cycle.held_back
         if cycle.plan.is_empty:
-            await self._judge_blocked(cluster_view, cycle)
+            await self._judge_blocked(cluster, cycle)
             return
         counts.phase = "transfer"
         await self._announcer.cycle_started(plane, cycle, reasons=requests.reasons)
@@ -321,13 +321,13 @@ class DataSyncDaemon(WakingDaemon):
             payload |= {"last_success": last_s, "time_since_success_seconds": now_s - last_s}
         await self._announcer.publish("SYNC_FAILURE_CRITICAL", payload)
 
-    async def _judge_blocked(self, cluster_view: ClusterView, cycle: CyclePlan) -> None:
+    async def _judge_blocked(self, cluster: ClusterView, cycle: CyclePlan) -> None:
         """Data that waits because no node can take it must not wait in silence."""
-        counts, now_s = self.counts, cluster_view.now_s
-        others = [node.name for node in cluster_view.nodes.all()]
+        counts, now_s = self.counts, cluster.now_s
+        others = [node.name for node in cluster.nodes.all()]
         waits: list[Artifact] = []
         if any(": " in reason for reason in cycle.held_back):
-            waits = await asyncio.to_thread(cluster_view.view.only_at, cluster_view.this.name, among=others)
+            waits = await asyncio.to_thread(cluster.view.only_at, cluster.this.name, among=others)
         if not waits:
             counts.blocked_since_s = counts.alerted_s = None
             return
@@ -340,7 +340,7 @@ class DataSyncDaemon(WakingDaemon):
             error = f"{len(waits)} files go nowhere for {blocked_s / 60:.0f} min: {why}"
             log.error("sync.blocked", files=len(waits), blocked_s=blocked_s, why=why)
             await self._announcer.publish(
-                "DATA_SYNC_FAILED", {"node_id": cluster_view.this.name, "error": error, "targets": []}
+                "DATA_SYNC_FAILED", {"node_id": cluster.this.name, "error": error, "targets": []}
             )
 
     # --- how it is ------------------------------------------------------------------------------------
@@ -381,13 +381,13 @@ class DataSyncDaemon(WakingDaemon):
 def _without(cycle: CyclePlan, why: Mapping[str, str]) -> CyclePlan:
     """The cycle without the nodes of *why*, which says for each what keeps it out."""
     plan = cycle.plan
-    concerned = {node_transfer.node for node_transfer in (*plan.fetches, *plan.sends)} & why.keys()
+    concerned = set(plan.nodes) & why.keys()
     if not concerned:
         return cycle
     left = replace(
         plan,
-        fetches=tuple(node_transfer for node_transfer in plan.fetches if node_transfer.node not in concerned),
-        sends=tuple(node_transfer for node_transfer in plan.sends if node_transfer.node not in concerned),
+        fetches=tuple(each for each in plan.fetches if each.node not in concerned),
+        sends=tuple(each for each in plan.sends if each.node not in concerned),
     )
     told = tuple(f"{node}: {why[node]}" for node in sorted(concerned))
     return replace(cycle, plan=left, held_back=(*cycle.held_back, *told))
