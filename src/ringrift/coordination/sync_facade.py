@@ -22,7 +22,6 @@ from ringrift.data.plane import DataPlane
 from ringrift.data.sync.cluster_view import NodeReportCollector, read_cluster_view
 from ringrift.data.sync.executor import (
     NodeTransferResult,
-    PrioritySync,
     SyncAnnouncer,
     SyncExecutor,
     SyncPace,
@@ -155,16 +154,9 @@ class SyncFacade(SingletonMixin):
                 source_node=None if source_node == plane.this.name else source_node,
             )
         )
-        outcome = PrioritySync(
-            reason=reason,
-            node=source_node,
-            config_key=config_key or "",
-            data_type=data_type,
-            response=response,
-        )
-        await self._announcer.priority(outcome)
+        await self._announcer.priority(response, node=source_node, config_key=config_key or "")
         if reason == ORPHAN_RECOVERY and response.details["files_moved"]:
-            await self._announcer.orphans(outcome)
+            await self._announcer.orphans(response, node=source_node)
         return response
 
     # --- attempts -------------------------------------------------------------------------------------
@@ -198,7 +190,7 @@ class SyncFacade(SingletonMixin):
         run.plan = await asyncio.to_thread(plan_request, cluster, left, backend)
         if run.plan.is_empty:
             return SyncResult()
-        await self._announcer.started(plane, run.request, run.plan.nodes)
+        await self._announcer.started(plane, run.plan, by="facade", data_type=run.request.data_type)
         progress = SyncProgress(plane.runtime)
         self._under_way[id(progress)] = progress
         sync_executor = SyncExecutor(plane, progress)

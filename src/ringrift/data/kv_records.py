@@ -12,7 +12,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import msgspec
 
@@ -22,7 +22,7 @@ from ringrift.engine.opening import engine_at, engine_on_demand
 from ringrift.engine.ports import Change, ChangePage, Entry, KeyValue, WriteGuard
 from ringrift.errors import AlreadyExists, ConfigError, RevisionMismatch, Unavailable
 from ringrift.process import process_scope
-from ringrift.runtime import Runtime
+from ringrift.runtime import Runtime, system_runtime
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -345,6 +345,26 @@ def kv_of(db_path: Path | str | None, kv: KeyValue | None) -> KeyValue:
     if db_path is not None:
         raise ConfigError("a handle stands on db_path or on kv, not on both")
     return kv
+
+
+class StoreParts(TypedDict, total=False):
+    """What parts of the machine hand to a handle instead of a path."""
+
+    kv: KeyValue | None
+    runtime: Runtime | None
+
+
+class StoreHandle:
+    """A class of the public API: on the store of this process, on the one of a path, or on a given one."""
+
+    def __init__(
+        self,
+        db_path: Path | str | None = None,
+        *,
+        kv: KeyValue | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._kv, self._runtime = kv_of(db_path, kv), runtime or system_runtime()
 
 
 class _Options:

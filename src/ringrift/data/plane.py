@@ -11,7 +11,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
@@ -56,6 +56,7 @@ from ringrift.engine.ports import Blobs, EndedWork, Engine, KeyValue, WorkQueue
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
 from ringrift.events.event import RouterEvent
 from ringrift.events.handlers import CycleHandler
+from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime, first_of
 from ringrift.settings import Settings
@@ -542,6 +543,7 @@ class WakingDaemon(CycleHandler):
     """Looks at the data plane now and then, and soon after it was woken."""
 
     woken_every_s: ClassVar[float] = WOKEN_EVERY_S
+    woken_by: ClassVar[tuple[str, ...]] = ()  # events that say nothing but that a look is worth it
 
     def __init__(
         self,
@@ -557,6 +559,9 @@ class WakingDaemon(CycleHandler):
         self._open_plane: OpenPlane | None = plane if callable(plane) else None
         self._woken = asyncio.Event()
         self._began_s = -math.inf  # the cycle before
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return dict.fromkeys(self.woken_by, self.wake)
 
     def wake(self, _event: RouterEvent | None = None) -> None:
         """Have the next cycle begin at once, or as soon after the last as one may."""
@@ -581,6 +586,24 @@ class WakingDaemon(CycleHandler):
             await self._runtime.sleep(max(GATHER_S, left_s))
             self._woken.clear()
         self._began_s = self._runtime.monotonic_s()
+
+
+W = TypeVar("W", bound=WakingDaemon)
+
+
+def daemon_factory(choose: Callable[[Mapping[str, str]], Callable[..., W]]) -> Callable[..., W]:
+    """What a row of the daemon table names: makes the daemon that *choose* finds by the row's settings."""
+
+    # The parameters are looked up by their names: whoever runs the daemons hands over what is named here.
+    def create(
+        settings: Mapping[str, str] | None = None,
+        plane: OpenPlane | None = None,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+    ) -> W:
+        return choose(settings or {})(plane=plane, router=router, runtime=runtime)
+
+    return create
 
 
 class RetryRules(Protocol):

@@ -17,22 +17,20 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 
 import msgspec
 import structlog
 
 from ringrift.data.files import compute_file_checksum
-from ringrift.data.kv_records import KvRecords, kv_of
+from ringrift.data.kv_records import KvRecords, StoreHandle, StoreParts
 from ringrift.data.protection.promises import PINS
 from ringrift.data.table_merge import Merged, RecordTable, merge_database
 from ringrift.engine.encoding import check_digest
 from ringrift.engine.leases import LeaseConfig, NamedLease
-from ringrift.engine.ports import KeyValue
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost
 from ringrift.files import make_folders, sync_folder
-from ringrift.runtime import Runtime, system_runtime
 from ringrift.task_owner import TaskOwner
 
 # What is written down of a transaction, and which steps it may take.
@@ -282,17 +280,11 @@ class _Owned:
             loop.call_soon_threadsafe(self.keeper.cancel)
 
 
-class TransactionLog:
+class TransactionLog(StoreHandle):
     """The transactions that one process owns, and those of others that lost their owner."""
 
-    def __init__(
-        self,
-        db_path: Path | str | None = None,
-        *,
-        kv: KeyValue | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        self._kv, self._runtime = kv_of(db_path, kv), runtime or system_runtime()
+    def __init__(self, db_path: Path | str | None = None, **parts: Unpack[StoreParts]) -> None:
+        super().__init__(db_path, **parts)
         self._records = KvRecords(self._kv, PREFIX, TransactionRecord)
         self._claims = KvRecords(self._kv, PATHS, _PathClaim)
         self._owned: dict[str, _Owned] = {}

@@ -7,9 +7,10 @@ follows from the champions, the newest sample files and open requests; an event 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Unpack
 
@@ -22,16 +23,14 @@ from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checks
 from ringrift.data.kv_records import KvRecords, for_each
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
-from ringrift.data.plane import DaemonParts, DataPlane, Failures, OpenPlane, WakingDaemon, try_to_copy
+from ringrift.data.plane import DaemonParts, DataPlane, Failures, WakingDaemon, daemon_factory, try_to_copy
 from ringrift.data.protection.records import Tombstone
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.foreign_files.paths import check_name, open_offered
-from ringrift.runtime import Runtime
 
 # Files that an event names by their path: taken in only from folders that the settings name, once each.
 #
@@ -367,6 +366,12 @@ class DistributionDaemon(WakingDaemon):
         "MODEL_DISTRIBUTION_FAILED",
         "DISTRIBUTION_INCOMPLETE",
     )
+    woken_by: ClassVar[tuple[str, ...]] = (
+        "MODEL_PROMOTED",
+        "NPZ_EXPORT_COMPLETE",
+        "REGISTRY_UPDATED",
+        "P2P_MODEL_SYNCED",
+    )
 
     def __init__(
         self,
@@ -386,16 +391,12 @@ class DistributionDaemon(WakingDaemon):
     # --- what it hears --------------------------------------------------------------------------------
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        looks = dict.fromkeys(
-            ("MODEL_PROMOTED", "NPZ_EXPORT_COMPLETE", "REGISTRY_UPDATED", "P2P_MODEL_SYNCED"),
-            self.wake,
-        )
         requests = dict.fromkeys(
             ("MODEL_UPDATED", "MODEL_SYNC_REQUESTED", "MODEL_EVALUATION_BLOCKED", "TRAINING_COMPLETED"),
             self._on_model_request,
         )
         return {
-            **looks,
+            **super()._get_event_subscriptions(),
             **requests,
             "TRAINING_PROGRESS": self._on_progress,
             "MODEL_CORRUPTED": self._on_corrupted,
@@ -630,12 +631,9 @@ def _want(request: ModelRequest, state: DistributionState) -> Want:
     )
 
 
-def create_distribution_daemon(
-    settings: Mapping[str, str] | None = None,
-    plane: OpenPlane | None = None,
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> DistributionDaemon:
+def _daemon_for(settings: Mapping[str, str]) -> Callable[..., DistributionDaemon]:
     """The daemon for the kinds that its row of the daemon table names, joined by a plus sign."""
-    kinds = (settings or {}).get("kinds", "models+npz").split("+")
-    return DistributionDaemon(kinds, plane=plane, router=router, runtime=runtime)
+    return partial(DistributionDaemon, settings.get("kinds", "models+npz").split("+"))
+
+
+create_distribution_daemon = daemon_factory(_daemon_for)

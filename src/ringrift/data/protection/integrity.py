@@ -8,7 +8,6 @@ that nobody should learn from, and asks `deletion` to let go of the worst, which
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -19,7 +18,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.manifest.catalog import take_over_arrivals
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import games_in
-from ringrift.data.plane import DaemonParts, DataPlane, OpenPlane, WakingDaemon
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, daemon_factory
 from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.inventory import (
     Scrubbed,
@@ -31,10 +30,7 @@ from ringrift.data.protection.inventory import (
 from ringrift.data.protection.records import PART, GivingUp, Quarantine, Tombstone
 from ringrift.data.protection.retention import read_held
 from ringrift.errors import ConfigError, Corrupt
-from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import make_folders, rename_file
-from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
 __all__ = [
@@ -185,13 +181,11 @@ class OrphanDetectionDaemon(WakingDaemon):
     capability: ClassVar[str] = "data_integrity"
     emits: ClassVar[tuple[str, ...]] = ("ORPHAN_GAMES_DETECTED", "ORPHAN_GAMES_REGISTERED")
     woken_every_s: ClassVar[float] = 60.0  # it lists every file that the node has
+    woken_by: ClassVar[tuple[str, ...]] = ("DATABASE_CREATED",)
 
     def __init__(self, **parts: Unpack[DaemonParts]) -> None:
         super().__init__("orphan_detection", interval_s=ORPHANS_S, **parts)
         self.registered = 0
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {"DATABASE_CREATED": self.wake}
 
     async def _run_cycle(self) -> None:
         plane = await self._opened()
@@ -229,6 +223,7 @@ class IntegrityCheckDaemon(WakingDaemon):
     """INTEGRITY_CHECK."""
 
     capability: ClassVar[str] = "data_integrity"
+    woken_by: ClassVar[tuple[str, ...]] = ("WORK_FAILED",)  # a worker may have found an input damaged
 
     def __init__(self, **parts: Unpack[DaemonParts]) -> None:
         super().__init__("integrity_check", interval_s=SCRUB_S, **parts)
@@ -236,9 +231,6 @@ class IntegrityCheckDaemon(WakingDaemon):
         self.damaged: list[str] = []
         self.missing: list[str] = []
         self.disk_lost = ""  # in the last cycle; what to tell
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {"WORK_FAILED": self.wake}  # a worker may have found an input damaged
 
     async def _run_cycle(self) -> None:
         plane = await self._opened()
@@ -295,14 +287,12 @@ class DataCleanupDaemon(WakingDaemon):
     """DATA_CLEANUP."""
 
     capability: ClassVar[str] = "data_integrity"
+    woken_by: ClassVar[tuple[str, ...]] = ("DATA_QUALITY_ALERT",)
 
     def __init__(self, *, rules: CleanupRules | None = None, **parts: Unpack[DaemonParts]) -> None:
         super().__init__("data_cleanup", interval_s=CLEANUP_S, **parts)
         self.rules = rules or CleanupRules()
         self.marked = self.deleted = 0
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {"DATA_QUALITY_ALERT": self.wake}
 
     async def _run_cycle(self) -> None:
         plane = await self._opened()
@@ -334,11 +324,4 @@ _DAEMONS: dict[str, type[OrphanDetectionDaemon | IntegrityCheckDaemon | DataClea
 }
 
 
-def create_integrity_daemon(
-    settings: Mapping[str, str] | None = None,
-    plane: OpenPlane | None = None,
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> WakingDaemon:
-    """The daemon of the check that its row of the daemon table names."""
-    return _DAEMONS[(settings or {}).get("check", "orphans")](plane=plane, router=router, runtime=runtime)
+create_integrity_daemon = daemon_factory(lambda settings: _DAEMONS[settings.get("check", "orphans")])

@@ -22,7 +22,8 @@ import structlog
 
 from ringrift.data.config import DataNode
 from ringrift.data.protection.promise_store import KEEP_S_MAX, FileLook, FileRead, NotedRead, PromiseStore
-from ringrift.data.transfer.http.wire import ASKED_AT_ONCE, FILES_AT_ONCE, File
+from ringrift.data.transfer.contract import ASKED_AT_ONCE
+from ringrift.data.transfer.http.wire import FILES_AT_ONCE, File
 from ringrift.engine.sqlite.blobs import BlobFolder, digest_of
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.direct_reads import read_committed

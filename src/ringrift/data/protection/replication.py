@@ -15,19 +15,16 @@ from typing import Any, ClassVar, Unpack
 
 import structlog
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of, in_batches
 from ringrift.data.config import DataNode
 from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.store import AwayNodes, Copies, CopyView, DiskStates
-from ringrift.data.plane import DaemonParts, DataPlane, OpenPlane, WakingDaemon, try_to_copy
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, daemon_factory, try_to_copy
 from ringrift.data.protection.inventory import Inventory, look_everywhere
 from ringrift.data.protection.records import Tombstone
 from ringrift.errors import AlreadyExists, ConfigError
 from ringrift.events.event import RouterEvent
-from ringrift.events.handlers import CycleHandler
 from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
 __all__ = [
@@ -104,6 +101,10 @@ class Repair:
     copies: int
     priority: str
     reason: str
+
+    @property
+    def size(self) -> int:
+        return self.artifact.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -589,25 +590,17 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
 
 def _grouped(repairs: Iterable[Repair]) -> list[list[Repair]]:
     """What goes the same way goes together, in portions small enough to lose little to a broken line."""
-    groups: list[list[Repair]] = []
-    latest: dict[tuple[str, str, str], list[Repair]] = {}
+    by_way: dict[tuple[str, str, str], list[Repair]] = {}
     for repair in repairs:
-        way = (repair.source, repair.target, repair.priority)
-        group = latest.get(way)
-        if group is None or len(group) == TRIP_FILES or sum(r.artifact.size for r in group) > TRIP_BYTES:
-            group = latest[way] = []
-            groups.append(group)
-        group.append(repair)
-    return groups
+        by_way.setdefault((repair.source, repair.target, repair.priority), []).append(repair)
+    portions = (in_batches(way, files_max=TRIP_FILES, bytes_max=TRIP_BYTES) for way in by_way.values())
+    return [portion for way in portions for portion in way]
 
 
-def create_replication_daemon(
-    settings: Mapping[str, str] | None = None,
-    plane: OpenPlane | None = None,
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> CycleHandler:
+def _daemon_of(settings: Mapping[str, str]) -> type[ReplicationMonitorDaemon | ReplicationRepairDaemon]:
     """The daemon of the action that its row of the daemon table names: count or repair."""
-    repairs = (settings or {}).get("action", "count") == "repair"
-    kind = ReplicationRepairDaemon if repairs else ReplicationMonitorDaemon
-    return kind(plane=plane, router=router, runtime=runtime)
+    repairs = settings.get("action", "count") == "repair"
+    return ReplicationRepairDaemon if repairs else ReplicationMonitorDaemon
+
+
+create_replication_daemon = daemon_factory(_daemon_of)

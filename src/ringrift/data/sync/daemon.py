@@ -284,7 +284,8 @@ class DataSyncDaemon(WakingDaemon):
             await self._judge_blocked(cluster, cycle)
             return
         counts.phase = "transfer"
-        await self._announcer.cycle_started(plane, cycle, reasons=requests.reasons)
+        reason = next(iter(requests.reasons), "")
+        await self._announcer.started(plane, cycle.plan, by=str(cycle.strategy), reason=reason)
         pace = SyncPace(priority=cycle.priority, bytes_per_s=_bytes_per_s(config), data_type="all")
         result = await SyncExecutor(plane, self._progress).carry_out(cycle.plan, pace)
         await record_result(plane, "sync", result, strategy=str(cycle.strategy))

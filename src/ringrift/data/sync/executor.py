@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.artifacts import Artifact, Receipt, in_batches
 from ringrift.data.config import FILES_PER_TRIP, SyncStrategy
 from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.store import games_in
@@ -267,8 +267,7 @@ class SyncExecutor:
         started_s, since_s = runtime.now_s(), runtime.monotonic_s()
         end = NodeTransferResult(transfer=transfer)
         self._ends.append(end)
-        for start in range(0, len(transfer.artifacts), FILES_PER_TRIP):
-            batch = transfer.artifacts[start : start + FILES_PER_TRIP]
+        for batch in in_batches(transfer.artifacts, files_max=FILES_PER_TRIP):
             end = self._ends[number] = await self._batch(end, batch, pace, bytes_per_s)
             if end.broken_off:
                 break
@@ -389,17 +388,6 @@ async def record_result(plane: DataPlane, part: str, result: SyncResult, **facts
 # What others are told of a sync: counts come from the receipts of the response.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrioritySync:
-    """A priority sync and what came of it."""
-
-    reason: str
-    node: str
-    config_key: str
-    data_type: str
-    response: SyncResponse
-
-
 class SyncAnnouncer:
     """Publishes under the name of one component."""
 
@@ -409,24 +397,17 @@ class SyncAnnouncer:
     async def publish(self, event: str, payload: dict[str, Any]) -> None:
         await self._router().publish(event, payload=payload, source=self._source)
 
-    async def started(self, plane: DataPlane, request: SyncRequest, targets: Sequence[str]) -> None:
+    async def started(
+        self, plane: DataPlane, plan: SyncPlan, *, by: str, data_type: str = "all", reason: str = ""
+    ) -> None:
         payload = {
             "node_id": plane.this.name,
-            "sync_type": "facade",
-            "data_type": request.data_type,
-            "targets": list(targets),
+            "sync_type": by,
+            "data_type": data_type,
+            "targets": plan.nodes,
         }
-        await self.publish("DATA_SYNC_STARTED", payload)
-
-    async def cycle_started(self, plane: DataPlane, cycle: CyclePlan, *, reasons: Sequence[str]) -> None:
-        payload = {
-            "node_id": plane.this.name,
-            "sync_type": str(cycle.strategy),
-            "data_type": "all",
-            "targets": cycle.plan.nodes,
-        }
-        if reasons:
-            payload["reason"] = reasons[0]
+        if reason:
+            payload["reason"] = reason
         await self.publish("DATA_SYNC_STARTED", payload)
 
     async def ended(self, plane: DataPlane, request: SyncRequest, response: SyncResponse) -> None:
@@ -448,22 +429,21 @@ class SyncAnnouncer:
         }
         await self.publish("DATA_SYNC_COMPLETED", payload)
 
-    async def priority(self, outcome: PrioritySync) -> None:
-        response = outcome.response
-        payload: dict[str, Any] = {"config_key": outcome.config_key, "source_node": outcome.node}
+    async def priority(self, response: SyncResponse, *, node: str, config_key: str) -> None:
+        payload: dict[str, Any] = {"config_key": config_key, "source_node": node}
         if response.success:
             games = response.details["games_synced"]
             await self.publish("PRIORITY_SYNC_COMPLETED", {**payload, "games_synced": games})
         else:
             await self.publish("PRIORITY_SYNC_FAILED", {**payload, "errors": list(response.errors)})
 
-    async def orphans(self, outcome: PrioritySync) -> None:
+    async def orphans(self, response: SyncResponse, *, node: str) -> None:
         """Files that nobody else had are in safety; they are counted by their receipts."""
         payload = {
-            "node_id": outcome.node,
-            "registered_count": outcome.response.details["files_moved"],
-            "registered_paths": list(outcome.response.details["digests_moved"]),
-            "games_recovered": outcome.response.details["games_synced"],
+            "node_id": node,
+            "registered_count": response.details["files_moved"],
+            "registered_paths": list(response.details["digests_moved"]),
+            "games_recovered": response.details["games_synced"],
         }
         await self.publish("ORPHAN_GAMES_REGISTERED", payload)
 

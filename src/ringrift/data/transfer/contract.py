@@ -223,6 +223,8 @@ T = TypeVar("T")
 BATCH_FILES_MAX = 2_000
 BATCH_BYTES_MAX = 2 << 30
 READ_BYTES_PER_S = 20e6  # of a slow disk that a receiver hashes a file from
+READ_AT_ONCE = 256 << 20  # that it hashes for one answer
+ASKED_AT_ONCE = 10_000  # files, of which it says what it has
 _STILL_HERE_S = 5.0
 
 

@@ -12,17 +12,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import structlog
 
 from ringrift.daemons.running import call_async
 from ringrift.data.artifacts import Artifact
-from ringrift.data.kv_records import KvRecords, for_each, kv_of
+from ringrift.data.kv_records import KvRecords, StoreHandle, StoreParts, for_each
 from ringrift.data.transfer.contract import FileResult
 from ringrift.engine.blocking import blocking
-from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult, told_by_store
@@ -169,18 +168,12 @@ def retried(delivery: DeliveryRecord, *, now_s: float) -> DeliveryRecord:
 # --- the ledger ---------------------------------------------------------------------------------------
 
 
-class DeliveryLedger:
+class DeliveryLedger(StoreHandle):
     """Deliveries in the key-value port."""
 
-    def __init__(
-        self,
-        db_path: Path | str | None = None,
-        *,
-        kv: KeyValue | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        self._records = KvRecords(kv_of(db_path, kv), DELIVERIES, DeliveryRecord)
-        self._runtime = runtime or system_runtime()
+    def __init__(self, db_path: Path | str | None = None, **parts: Unpack[StoreParts]) -> None:
+        super().__init__(db_path, **parts)
+        self._records = KvRecords(self._kv, DELIVERIES, DeliveryRecord)
 
     async def record_delivery_started(
         self,

@@ -14,19 +14,18 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.kv_records import KvRecords, kv_of
+from ringrift.data.kv_records import KvRecords, StoreHandle, StoreParts
 from ringrift.data.transfer.contract import CHUNK_BYTES, Pace, TransferPriority, TransferRefused, priority_of
 from ringrift.engine.blocking import blocking, run_blocking
-from ringrift.engine.ports import KeyValue
 from ringrift.engine.run_reports import reported
 from ringrift.engine.waiting import entry_changed
 from ringrift.errors import ConfigError
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult, told_by_store
 
 __all__ = ["BandwidthAllocation", "BandwidthLimits", "BandwidthManager"]
@@ -326,20 +325,19 @@ class BandwidthUse(msgspec.Struct, frozen=True):
     granted_total: int = 0
 
 
-class BandwidthManager:
+class BandwidthManager(StoreHandle):
     """Gives out and takes back shares. The plain calls block; inside a loop use those on `_async`."""
 
     def __init__(
         self,
         db_path: Path | str | None = None,
         *,
-        kv: KeyValue | None = None,
-        runtime: Runtime | None = None,
         nodes: DataNodes | None = None,
         limits: BandwidthLimits | None = None,
+        **parts: Unpack[StoreParts],
     ) -> None:
-        self._runtime = runtime or system_runtime()
-        self._kv, self._nodes, self.limits = kv_of(db_path, kv), nodes, limits or BandwidthLimits()
+        super().__init__(db_path, **parts)
+        self._nodes, self.limits = nodes, limits or BandwidthLimits()
         self._place = "here" if nodes is None else nodes.this.name
         self._books = KvRecords(self._kv, PREFIX, BandwidthUse)
         self.refused_total = 0  # by this process

@@ -12,7 +12,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -21,8 +21,15 @@ import msgspec
 
 from ringrift.data.artifacts import Artifact, in_batches
 from ringrift.data.config import DataNode, has_data_server
-from ringrift.data.transfer.chunks import ChunkedFile, ChunksLacking, Incoming, SpareBuffers, chunk_length
-from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Terms, TransferFailed
+from ringrift.data.transfer.chunks import Buffers, ChunkedFile, ChunksLacking, Incoming, chunk_length
+from ringrift.data.transfer.contract import (
+    ASKED_AT_ONCE,
+    CHUNK_BYTES,
+    READ_AT_ONCE,
+    Moved,
+    Terms,
+    TransferFailed,
+)
 from ringrift.data.transfer.http.connection import (
     PAUSE_S,
     TRIES,
@@ -37,7 +44,7 @@ from ringrift.data.transfer.http.connection import (
     stride_of,
 )
 from ringrift.data.transfer.http.wire import (
-    ASKED_AT_ONCE,
+    FILES_AT_ONCE,
     ChunkRange,
     Chunks,
     ChunkSegment,
@@ -156,7 +163,7 @@ class Sending(Work):
         super().__init__(intake, tally, terms, speed)
         self._sources: dict[str, ChunkedFile] = {}
         self._opening = threading.Lock()
-        self._buffers = SpareBuffers()
+        self._buffers = Buffers()
 
     def close(self) -> None:
         for source in self._sources.values():
@@ -171,7 +178,7 @@ class Sending(Work):
         size = sum(artifact.size for artifact in piece.artifacts)
         sent = Files(piece.files, packed_cards(piece.artifacts))
         await resources.off_loop(resources.line.begin, "batch", encode(sent), size)
-        for stride in _strides(piece.artifacts):
+        for stride in in_batches(piece.artifacts, files_max=FILES_AT_ONCE, bytes_max=_STRIDE_BYTES):
             await resources.paced(self.tally, self.terms.pace, sum(artifact.size for artifact in stride))
             await resources.watched(self.tally, self._send_stride, stride, resources)
         taken = await resources.watched(self.tally, resources.line.finish, Moved)
@@ -240,19 +247,6 @@ class Sending(Work):
             return source.hashes(positions, buffer)
 
 
-def _strides(artifacts: Sequence[Artifact]) -> Iterator[list[Artifact]]:
-    stride: list[Artifact] = []
-    size = 0
-    for artifact in artifacts:
-        stride.append(artifact)
-        size += artifact.size
-        if size >= _STRIDE_BYTES:
-            yield stride
-            stride, size = [], 0
-    if stride:
-        yield stride
-
-
 # Fetching files from another node's data server.
 
 
@@ -266,7 +260,7 @@ class Fetching(Work):
     def __init__(self, intake: Intake, tally: TransferCounts, terms: Terms, speed: LineSpeed) -> None:
         super().__init__(intake, tally, terms, speed)
         self._incoming: dict[str, Incoming] = {}
-        self._buffers = SpareBuffers()
+        self._buffers = Buffers()
 
     def close(self) -> None:
         """Leave unfinished files to whoever continues them."""
@@ -373,7 +367,6 @@ class Fetching(Work):
 T = TypeVar("T")
 
 CONNECTIONS = 3
-READ_AT_ONCE = 256 << 20  # that a receiver hashes for one answer
 
 
 class HttpTransport:

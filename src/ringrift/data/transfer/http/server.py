@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-import queue
 import socket
 import socketserver
 import ssl
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,10 +28,16 @@ from msgspec.structs import replace
 
 from ringrift.data.config import read_nodes
 from ringrift.data.protection.promises import Holder, KeepRequest, ReleaseRequest, open_holder
-from ringrift.data.transfer.chunks import ChunkedFile, ChunksLacking, Incoming, chunk_count, chunk_length
-from ringrift.data.transfer.contract import CHUNK_BYTES, Moved
+from ringrift.data.transfer.chunks import (
+    Buffers,
+    ChunkedFile,
+    ChunksLacking,
+    Incoming,
+    chunk_count,
+    chunk_length,
+)
+from ringrift.data.transfer.contract import ASKED_AT_ONCE, CHUNK_BYTES, Moved
 from ringrift.data.transfer.http.wire import (
-    ASKED_AT_ONCE,
     CHUNKS_AT_ONCE,
     DIGEST,
     FILES_AT_ONCE,
@@ -77,40 +81,11 @@ from ringrift.tls import CertificateFiles, own_files
 # position; nothing a peer says becomes part of a path unchecked.
 
 
-# Room for chunks, bounded for all connections together.
-
-
-_COUNT = 12
-_WAIT_S = 30.0
-
-
-class Buffers:
-    """As many buffers of one chunk as there may be requests with a payload at the same time."""
-
-    def __init__(self, count: int = _COUNT, *, wait_s: float = _WAIT_S) -> None:
-        self._free: queue.LifoQueue[memoryview | None] = queue.LifoQueue()
-        self._wait_s = wait_s
-        for _ in range(count):
-            self._free.put(None)  # made on first use
-
-    @contextmanager
-    def borrow(self) -> Iterator[memoryview]:
-        """Use a buffer; `Unavailable` if none gets free in time."""
-        try:
-            buffer = self._free.get(timeout=self._wait_s)
-        except queue.Empty:
-            raise Unavailable("all buffers are in use", retry_after_s=5.0) from None
-        buffer = buffer or memoryview(bytearray(CHUNK_BYTES))
-        try:
-            yield buffer
-        finally:
-            self._free.put(buffer)
-
-
 # The answers.
 
 
 VERIFIER = "http"
+_BUFFERS = 12  # room for chunks, of all connections together
 
 
 class Payload(Protocol):
@@ -723,7 +698,7 @@ class DataServer:
         try:
             server = DataHttpServer(
                 self._address,
-                answers=Answers(self._intake, Buffers(), self._holder),
+                answers=Answers(self._intake, Buffers(_BUFFERS), self._holder),
                 signer=Signer(self._secret),
                 once_only=OnceOnly(now_s=self._runtime.now_s, monotonic_s=self._runtime.monotonic_s),
                 monotonic_s=self._runtime.monotonic_s,
