@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Unpack
 
-from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_base import WiredCoordinator
-from ringrift.coordination.sync_base import get_node_reports, look_at_cluster, open_data_plane
+from ringrift.coordination.sync_base import get_node_reports, look_at_cluster, of_process, open_data_plane
 from ringrift.coordination.sync_facade import (
     ORPHAN_RECOVERY,
     SyncFacade,
@@ -38,7 +37,7 @@ from ringrift.data.config import (
 )
 from ringrift.data.manifest.catalog import receivers_of
 from ringrift.data.manifest.store import games_in
-from ringrift.data.plane import DataPlane, OpenPlane
+from ringrift.data.plane import DaemonParts, DataPlane
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     HostHistory,
@@ -259,14 +258,8 @@ def _advise(host: HostState) -> SyncRecommendation | None:
 
 
 def _skipped(advice: SyncRecommendation) -> SyncRecommendation:
-    return SyncRecommendation(
-        host=advice.host,
-        action=SyncAction.SKIP,
-        priority=advice.priority,
-        reason=f"{advice.reason}; it waits while the queues are full",
-        score=advice.score,
-        estimated_games=advice.estimated_games,
-        estimated_duration_seconds=advice.estimated_duration_seconds,
+    return replace(
+        advice, action=SyncAction.SKIP, reason=f"{advice.reason}; it waits while the queues are full"
     )
 
 
@@ -666,19 +659,10 @@ class AutoSyncDaemon(DataSyncDaemon):
         strategy: str | SyncStrategy | None = None,
         *,
         config: AutoSyncConfig | None = None,
-        plane: DataPlane | OpenPlane | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
         reports: NodeReportCollector | None = None,
+        **parts: Unpack[DaemonParts],
     ) -> None:
-        super().__init__(
-            strategy,
-            config=config,
-            plane=plane or open_data_plane,
-            router=router or get_router(),
-            runtime=runtime,
-            reports=reports,
-        )
+        super().__init__(strategy, config=config, reports=reports, **of_process(parts))
 
 
 def create_sync_daemon(

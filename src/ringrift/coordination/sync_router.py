@@ -167,7 +167,7 @@ class SyncRouter:
             games=games,
             bytes_transferred=bytes_transferred,
         )
-        run_blocking(SyncHistory(plane.kv, plane.runtime).add(record))
+        run_blocking(SyncHistory(plane.kv, plane.runtime).add(record, at_s=now_s))
 
     def is_under_backpressure(self, node_id: str = "") -> bool:
         return "" in self.pressed or node_id in self.pressed

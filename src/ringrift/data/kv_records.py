@@ -91,6 +91,25 @@ class KvRecords(Generic[T]):
             return after
         raise Unavailable(f"{self.key(name)!r} changes faster than it can be written")
 
+    async def revise(
+        self,
+        name: str,
+        step: Callable[[T], T],
+        *,
+        what: str,
+        ttl_s: float | Callable[[T], float | None] | None = None,
+    ) -> T:
+        """As `change`, of a record that is there; `ConfigError` if no *what* has that name."""
+
+        def checked(found: T | None) -> T:
+            if found is None:
+                raise ConfigError(f"no {what} is called {name!r}")
+            return step(found)
+
+        after = await self.change(name, checked, ttl_s=ttl_s)
+        assert after is not None
+        return after
+
     def read(self, entry: Entry) -> T:
         return decode_entry(entry, self._kind, advice=self._advice)
 

@@ -21,6 +21,7 @@ from typing import BinaryIO, Unpack
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.data.files import compute_file_checksum
 from ringrift.data.kv_records import KvRecords, StoreHandle, StoreParts
@@ -114,7 +115,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
             raise ValueError(
                 f"transaction {self.transaction_id} is {self.state.value}; it cannot become {state.value}"
             )
-        return msgspec.structs.replace(self, state=state, updated_at=now_s, error=error or self.error)
+        return replace(self, state=state, updated_at=now_s, error=error or self.error)
 
     def with_operation(self, operation: MergeOperation, *, now_s: float) -> TransactionRecord:
         """The record with an operation added or replaced; only before it is prepared."""
@@ -123,7 +124,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         if len(self.operations) >= OPERATIONS_MAX:
             raise ConfigError(f"a transaction has at most {OPERATIONS_MAX} operations")
         others = tuple(item for item in self.operations if item.operation_id != operation.operation_id)
-        return msgspec.structs.replace(self, operations=(*others, operation), updated_at=now_s)
+        return replace(self, operations=(*others, operation), updated_at=now_s)
 
 
 # The files of a transaction: new content is staged beside its place, and put there by renaming.
@@ -375,7 +376,7 @@ class TransactionLog(StoreHandle):
         record = await self._get(name)
         operation = record.operation(operation_id)
         checksum = await asyncio.to_thread(seal, operation)
-        done = msgspec.structs.replace(operation, complete=True, new_checksum=checksum)
+        done = replace(operation, complete=True, new_checksum=checksum)
         await self._change(name, lambda found: found.with_operation(done, now_s=self._runtime.now_s()))
         return done
 
@@ -497,14 +498,7 @@ class TransactionLog(StoreHandle):
         *,
         ttl_s: float | None = None,
     ) -> TransactionRecord:
-        def checked(found: TransactionRecord | None) -> TransactionRecord:
-            if found is None:
-                raise ConfigError(f"no transaction is called {name!r}")
-            return step(found)
-
-        after = await self._records.change(name, checked, ttl_s=ttl_s)
-        assert after is not None
-        return after
+        return await self._records.revise(name, step, what="transaction", ttl_s=ttl_s)
 
     async def _get(self, name: str) -> TransactionRecord:
         record = await self._records.get(name)

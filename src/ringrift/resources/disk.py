@@ -306,7 +306,8 @@ class DiskSpaceManagerDaemon(WakingDaemon):
 
     async def _in_order(self, plane: DataPlane, artifacts: list[Artifact]) -> list[Artifact]:
         """What this node has, the least needed first."""
-        receipts = (await plane.view()).receipts
+        manifest = await plane.view()
+        receipts = manifest.receipts
         successors, poor = await plane.successors(), await Quarantine(plane).marked()
         view, now_s = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s()), plane.runtime.now_s()
 
@@ -319,11 +320,7 @@ class DiskSpaceManagerDaemon(WakingDaemon):
                 poor=artifact.digest in poor,
             )
 
-        here = [
-            each
-            for each in artifacts
-            if any(receipt.node == plane.this.name for receipt in receipts.get(each.digest, ()))
-        ]
+        here = [each for each in artifacts if manifest.is_at(each.digest, plane.this.name)]
         return sorted(here, key=lambda each: (-worth(each), each.digest))
 
     async def _copy_out(self, plane: DataPlane) -> None:
@@ -376,6 +373,7 @@ class UpkeepDaemon(WakingDaemon):
 
     capability: ClassVar[str] = "housekeeping"
     emits: ClassVar[tuple[str, ...]] = ("DISK_CLEANUP_TRIGGERED",)
+    woken_by: ClassVar[tuple[str, ...]] = ("DISK_SPACE_LOW",)
 
     def __init__(
         self,
@@ -389,9 +387,6 @@ class UpkeepDaemon(WakingDaemon):
         self._settings, self._purge = settings, purge_dead_letters
         self._done_s: dict[str, float] = {}
         self.last: dict[str, str] = {}
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {"DISK_SPACE_LOW": self.wake}
 
     async def _run_cycle(self) -> None:
         logs = self._settings.data_dir / "logs"

@@ -291,10 +291,8 @@ async def test_a_file_deleted_on_a_shared_disk_is_gone_though_the_clock_of_a_sha
     plane = world.planes["c"]
     cluster_view = await read_cluster_view(plane, AutoSyncConfig())
     assert set(cluster_view.view.copies[artifact.digest]) == {"c", "d"}
-    receipts = {artifact.digest: await plane.manifest.copies(artifact.digest)}
-    scene = DistributionState(
-        artifacts={}, receipts=receipts, nodes=plane.nodes, tombstones=await plane.tombstones()
-    )
+    left = (await plane.view()).without(await plane.tombstones(), plane.nodes)
+    scene = DistributionState(view=left, nodes=plane.nodes)
     assert scene.confirmed(artifact.digest) == {"c", "d"}
 
 

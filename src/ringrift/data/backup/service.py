@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, in_batches
 from ringrift.data.backup.archive import ArchivedFile, ArchiveIndex, DriveObjects, merged, same_content
@@ -434,7 +434,7 @@ class ArchiveBackup:
             if card is not None and read is not None and read.sound:
                 receipt = card.receipt(self.archive.name, _REREAD)
                 verified_s = self.plane.runtime.now_s()
-                await manifest.add_receipts([msgspec.structs.replace(receipt, verified_s=verified_s)])
+                await manifest.add_receipts([replace(receipt, verified_s=verified_s)])
                 report.already += 1
                 report.files += bool(read.mended_bytes)
             else:

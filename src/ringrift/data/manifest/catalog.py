@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import DataNode
@@ -250,5 +251,5 @@ async def _know_sender(plane: DataPlane, file: ArrivedFile) -> None:
     """What arrived whole was read whole from the sender's disk: it has a copy, too."""
     copies = await plane.manifest.copies(file.card.digest)
     if all(copy.node != file.sender for copy in copies):
-        sent = msgspec.structs.replace(file.receipt, node=file.sender, verifier="sent")
+        sent = replace(file.receipt, node=file.sender, verifier="sent")
         await plane.manifest.add_receipts([sent])

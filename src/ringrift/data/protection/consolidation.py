@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Unpack
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.manifest.catalog import card_of
@@ -247,7 +248,7 @@ class ConsolidationDaemon(WakingDaemon):
 
     async def _register(self, plane: DataPlane, config: str, made: JobArtifact, *, made_s: float) -> None:
         card = card_of(made, config=config, node=plane.this.name, created_s=made_s)
-        await plane.manifest.register([msgspec.structs.replace(card, config=config)])
+        await plane.manifest.register([replace(card, config=config)])
         if not await plane.blobs.has(made.digest):
             return  # another node's worker made it; its own receipt says so
         begun_s = plane.runtime.now_s()

@@ -333,7 +333,7 @@ class Deleter:
     async def _unfinished(self) -> list[str]:
         begun = set(await asyncio.to_thread(self._plane.promises.begun))
         stones = (await self._plane.tombstones()).values()
-        return sorted(begun | {each.digest for each in stones if self._is_deciding(each)})
+        return sorted(begun | {each.digest for each in stones if each.is_deciding(self._node)})
 
     async def _finish(self, digest: str) -> Deleted:
         artifact = await self._plane.manifest.artifact(digest)
@@ -512,10 +512,6 @@ class Deleter:
             return
         raise Conflict(f"the tombstone of {artifact.digest[:12]} changed {_WRITES} times in a row")
 
-    def _is_deciding(self, tombstone: Tombstone) -> bool:
-        own = tombstone.nodes.get(self._node)
-        return own is not None and own.state is GivingUp.DELETING
-
     async def _take_back(self, digest: str) -> None:
         """Keep the copy after all. A crash may have dropped its receipt, so it is read before it counts."""
         # As of when reading began: if another process of this node deletes it meanwhile, that is newer.
@@ -533,7 +529,8 @@ class Deleter:
 
     def _without_decision(self, tombstone: Tombstone) -> Tombstone:
         """What was carried out meanwhile stays recorded."""
-        return with_node(tombstone, self._node, None) if self._is_deciding(tombstone) else tombstone
+        deciding = tombstone.is_deciding(self._node)
+        return with_node(tombstone, self._node, None) if deciding else tombstone
 
     def _done(self, own: GivenUp, receipts: list[Receipt]) -> GivenUp:
         """Not before the last receipt of this file, which a slow sender may still bring to the manifest.

@@ -16,15 +16,15 @@ from typing import Any, BinaryIO, ClassVar, Unpack
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of
+from ringrift.data.artifacts import Artifact, ArtifactKind, data_type_of
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checksum
 from ringrift.data.kv_records import KvRecords, for_each
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
-from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
+from ringrift.data.manifest.store import AwayNodes, DiskStates, ManifestView
 from ringrift.data.plane import DaemonParts, DataPlane, Failures, WakingDaemon, daemon_factory, try_to_copy
-from ringrift.data.protection.records import Tombstone
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError, Corrupt
@@ -174,22 +174,19 @@ class Want:
 class DistributionState:
     """What is known at one moment."""
 
-    artifacts: Mapping[str, Artifact]
-    receipts: Mapping[str, Sequence[Receipt]]
+    view: ManifestView  # without copies that were given up
     nodes: DataNodes
-    tombstones: Mapping[str, Tombstone] = field(default_factory=dict)
     away: frozenset[str] = frozenset()
     disk_percent: Mapping[str, float] = field(default_factory=dict)
     resting: frozenset[tuple[str, str]] = frozenset()  # (want, node) that failed a short time ago
 
+    @property
+    def artifacts(self) -> Mapping[str, Artifact]:
+        return self.view.artifacts
+
     def confirmed(self, digest: str) -> frozenset[str]:
         """The nodes that verified it and did not give it up since."""
-        tombstone = self.tombstones.get(digest)
-        return frozenset(
-            receipt.node
-            for receipt in self.receipts.get(digest, ())
-            if not is_given_up(receipt, tombstone, self.nodes)
-        )
+        return frozenset(self.view.copies.get(digest, ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,7 +423,7 @@ class DistributionDaemon(WakingDaemon):
             f"{digest}/{request.target}",
             lambda found: (
                 None
-                if found is not None and msgspec.structs.replace(found, at_s=request.at_s) == request
+                if found is not None and replace(found, at_s=request.at_s) == request
                 else request  # the same request said again changes nothing
             ),
             ttl_s=REQUEST_S,
@@ -488,10 +485,8 @@ class DistributionDaemon(WakingDaemon):
     async def _read_state(self, plane: DataPlane) -> DistributionState:
         manifest = await plane.view()
         return DistributionState(
-            artifacts=manifest.artifacts,
-            receipts=manifest.receipts,
+            view=manifest.without(await plane.tombstones(), plane.nodes),
             nodes=plane.nodes,
-            tombstones=await plane.tombstones(),
             away=self.away.now(),
             disk_percent=await DiskStates(plane.kv).used_percent(),
             resting=self._failures.resting(self._runtime.monotonic_s()),

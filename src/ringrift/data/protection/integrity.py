@@ -27,7 +27,7 @@ from ringrift.data.protection.inventory import (
     look_here,
     scrub,
 )
-from ringrift.data.protection.records import PART, GivingUp, Quarantine, Tombstone
+from ringrift.data.protection.records import PART, Quarantine
 from ringrift.data.protection.retention import read_held
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.files import make_folders, rename_file
@@ -80,7 +80,8 @@ async def register_orphans(plane: DataPlane, *, young_s: float = YOUNG_S) -> Orp
     for digest in await plane.blobs.digests():
         if digest in known and digest in here:
             continue
-        if _is_going(stones.get(digest), plane.this.name) or not await _is_settled(plane, digest, young_s):
+        going = digest in stones and stones[digest].is_deciding(plane.this.name)
+        if going or not await _is_settled(plane, digest, young_s):
             continue
         facts = await _facts(plane, digest)
         if facts.kind not in KNOWN_KINDS and digest not in known:
@@ -91,11 +92,6 @@ async def register_orphans(plane: DataPlane, *, young_s: float = YOUNG_S) -> Orp
         except (Corrupt, KeyError) as error:
             refused.append((digest, str(error)))
     return Orphans(found=tuple(found), registered=tuple(registered), refused=tuple(refused))
-
-
-def _is_going(stone: Tombstone | None, node: str) -> bool:
-    own = None if stone is None else stone.nodes.get(node)
-    return own is not None and own.state is GivingUp.DELETING
 
 
 async def _is_settled(plane: DataPlane, digest: str, young_s: float) -> bool:

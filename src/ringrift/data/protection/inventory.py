@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact, Receipt, in_batches
 from ringrift.data.config import DataNode
@@ -175,7 +175,7 @@ async def _read(plane: DataPlane, receipt: Receipt) -> str | None:
     if look is not None:
         await asyncio.to_thread(plane.promises.note_read, digest, look, sound=True)
     # As of when reading began: a deletion that was decided meanwhile is newer than this receipt.
-    renewed = msgspec.structs.replace(receipt, verified_s=begun_s, verifier="scrub")
+    renewed = replace(receipt, verified_s=begun_s, verifier="scrub")
     await plane.manifest.add_receipts([renewed])
     return None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.data.artifacts import Receipt
 from ringrift.data.kv_records import KvMirror, KvRecords, RecordsMirror
@@ -62,6 +63,11 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""
     config: str = ""
     nodes: dict[str, GivenUp] = {}
+
+    def is_deciding(self, node: str) -> bool:
+        """Whether *node* decided to give its copy up, and is about to."""
+        own = self.nodes.get(node)
+        return own is not None and own.state is GivingUp.DELETING
 
     def covers(self, receipt: Receipt, *, given_up_by: str | None = None) -> bool:
         """Whether the receipt is of a copy that was given up, and not of a later one.
@@ -139,7 +145,7 @@ def with_node(tombstone: Tombstone, node: str, entry: GivenUp | None) -> Tombsto
     others = {name: each for name, each in tombstone.nodes.items() if name != node}
     if entry is not None:
         others[node] = entry
-    return msgspec.structs.replace(tombstone, nodes=others)
+    return replace(tombstone, nodes=others)
 
 
 # Bad files are set aside, with a note why. Nothing empties their folder to make room.

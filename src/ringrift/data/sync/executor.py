@@ -336,7 +336,7 @@ class SyncExecutor:
             bytes_transferred=end.moved.bytes_sent,
             error="; ".join(end.errors)[:500],
         )
-        await self.history.add(record)
+        await self.history.add(record, at_s=record.completed_s)
 
 
 def _judged(moved: Moved, batch: Sequence[Artifact], *, receiver: str, read_again: bool) -> Moved:

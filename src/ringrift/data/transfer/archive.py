@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import (
@@ -180,7 +180,7 @@ class ArchiveTransport:
 
     def _verified_now(self, card: ArchivedFile) -> ArchivedFile:
         node, now_s = self._landing.intake.node, self._runtime.now_s()
-        return msgspec.structs.replace(card, verified_s=now_s, verified_by=node)
+        return replace(card, verified_s=now_s, verified_by=node)
 
     # --- back -----------------------------------------------------------------------------------------
 

@@ -99,6 +99,11 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     bytes_sent: int = 0  # that crossed the line, without those of chunks the receiver had
     offsets: dict[str, int] = {}  # how far files have come of which the receiver has the beginning
 
+    @classmethod
+    def wrong(cls, digest: str, why: str) -> Moved:
+        """One file, whose bytes came and were wrong."""
+        return cls(failed=((digest, why),), corrupted=frozenset({digest}))
+
     @property
     def arrived(self) -> frozenset[str]:
         """What the receiver has verified, now or before."""
@@ -587,7 +592,4 @@ class Attempt:
 
 def _all_wrong(cards: Sequence[Artifact], why: str) -> Moved:
     """A transport that broke off over wrong bytes; if there was one file, it is known which."""
-    if len(cards) != 1:
-        return Moved()
-    digest = cards[0].digest
-    return Moved(failed=((digest, why),), corrupted=frozenset({digest}))
+    return Moved.wrong(cards[0].digest, why) if len(cards) == 1 else Moved()

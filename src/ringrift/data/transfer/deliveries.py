@@ -16,6 +16,7 @@ from typing import Any, Unpack
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.daemons.running import call_async
 from ringrift.data.artifacts import Artifact
@@ -107,7 +108,7 @@ def retry_delay_s(retry_count: int) -> float:
 def failed(delivery: DeliveryRecord, error: str, *, now_s: float, final: bool = False) -> DeliveryRecord:
     """The delivery after a failed attempt: due again later, or given up."""
     again = not final and not delivery.by_hand and delivery.retry_count < delivery.max_retries
-    return msgspec.structs.replace(
+    return replace(
         delivery,
         status=DeliveryStatus.FAILED,
         error=error,
@@ -120,9 +121,9 @@ def verified(delivery: DeliveryRecord, checksum: str, *, method: str, now_s: flo
     """The delivery after the target said what it has. Another checksum than ours is no success."""
     if delivery.checksum and checksum != delivery.checksum:
         why = f"the target has {checksum[:12]}, not {delivery.checksum[:12]}"
-        wrong = msgspec.structs.replace(delivery, verified_checksum=checksum, checksum_failed=True)
+        wrong = replace(delivery, verified_checksum=checksum, checksum_failed=True)
         return failed(wrong, why, now_s=now_s)
-    return msgspec.structs.replace(
+    return replace(
         delivery,
         status=DeliveryStatus.VERIFIED,
         verified_checksum=checksum,
@@ -147,7 +148,7 @@ def begun(found: DeliveryRecord | None, fresh: DeliveryRecord) -> DeliveryRecord
         return fresh  # somebody asks anew: the count begins anew
     if found.status is DeliveryStatus.PENDING:
         known = {"status": fresh.status, "checksum": fresh.checksum, "size": fresh.size}
-        return msgspec.structs.replace(
+        return replace(
             found, **known, data_type=fresh.data_type, updated_at=fresh.updated_at, next_retry_at=None
         )
     return retried(found, now_s=fresh.updated_at)
@@ -156,7 +157,7 @@ def begun(found: DeliveryRecord | None, fresh: DeliveryRecord) -> DeliveryRecord
 def retried(delivery: DeliveryRecord, *, now_s: float) -> DeliveryRecord:
     """The delivery as its next attempt begins. The first attempt of one that waited is no repetition."""
     waited = delivery.status is DeliveryStatus.PENDING
-    return msgspec.structs.replace(
+    return replace(
         delivery,
         status=DeliveryStatus.TRANSFERRING,
         retry_count=delivery.retry_count + (not waited),
@@ -233,9 +234,7 @@ class DeliveryLedger(StoreHandle):
         now_s = self._runtime.now_s()
         return await self._change(
             name,
-            lambda found: msgspec.structs.replace(
-                found, status=DeliveryStatus.TRANSFERRED, method=method, updated_at=now_s
-            ),
+            lambda found: replace(found, status=DeliveryStatus.TRANSFERRED, method=method, updated_at=now_s),
         )
 
     async def record_verified(self, name: str, checksum: str, *, method: str = "") -> DeliveryRecord:
@@ -268,7 +267,7 @@ class DeliveryLedger(StoreHandle):
 
         def step(found: DeliveryRecord | None) -> DeliveryRecord | None:
             now = begun(found, fresh) or found or fresh
-            now = msgspec.structs.replace(now, checksum_failed=now.checksum_failed or bool(result.wrong))
+            now = replace(now, checksum_failed=now.checksum_failed or bool(result.wrong))
             if result.receipt is not None:
                 return verified(now, digest, method=result.method, now_s=now_s)
             return failed(now, result.why, now_s=now_s)
@@ -324,14 +323,7 @@ class DeliveryLedger(StoreHandle):
     health_check = told_by_store(blocking(check))
 
     async def _change(self, name: str, step: Callable[[DeliveryRecord], DeliveryRecord]) -> DeliveryRecord:
-        def checked(found: DeliveryRecord | None) -> DeliveryRecord:
-            if found is None:
-                raise ConfigError(f"no delivery is called {name!r}")
-            return step(found)
-
-        after = await self.change(name, checked)
-        assert after is not None
-        return after
+        return await self._records.revise(name, step, what="delivery", ttl_s=_kept_s)
 
 
 # The retry queue: failed deliveries of the ledger, tried again when they are due.

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 import msgspec
+from msgspec.structs import replace
 
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.kv_records import KvRecords, StoreHandle, StoreParts
@@ -295,7 +296,7 @@ def answer(
 
 
 def _because(refused: BandwidthAllocation, reason: str) -> BandwidthAllocation:
-    return msgspec.structs.replace(refused, reason=reason)
+    return replace(refused, reason=reason)
 
 
 # The bandwidth manager: shares of the line, across the processes of a node.
@@ -386,7 +387,7 @@ class BandwidthManager(StoreHandle):
             ended = EndedTransfer(
                 host=mine[0].host, bytes_moved=bytes_transferred, seconds=duration_seconds, ended_at=now_s
             )
-            return msgspec.structs.replace(
+            return replace(
                 book,
                 live=tuple(item for item in book.live if item.allocation_id != allocation_id),
                 ended=(*book.ended, ended)[-ENDED_KEPT_MAX:] if bytes_transferred else book.ended,
@@ -400,7 +401,7 @@ class BandwidthManager(StoreHandle):
         found = await self._books.get(self._place) or BandwidthUse()
         now_s = self._runtime.now_s()
         live = tuple(item for item in found.live if item.expires_at > now_s)
-        return msgspec.structs.replace(found, live=live)
+        return replace(found, live=live)
 
     def host_limit_kbps(self, host: str) -> int:
         node = self._nodes[host] if self._nodes is not None and host in self._nodes else None
@@ -416,7 +417,7 @@ class BandwidthManager(StoreHandle):
             got = answer(ask, live, self.limits, now_s)
             if not got.granted:
                 return None  # a write would wake all who wait, for nothing
-            return msgspec.structs.replace(book, live=(*live, got), granted_total=book.granted_total + 1)
+            return replace(book, live=(*live, got), granted_total=book.granted_total + 1)
 
         await self._books.change(self._place, step)
         self.refused_total += not got.granted

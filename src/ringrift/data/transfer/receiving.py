@@ -23,7 +23,6 @@ from typing import Self
 
 import msgspec
 import structlog
-from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact, Receipt, check_words
 from ringrift.data.transfer.chunks import PARTS, ChunkIndex, Incoming, hash_of
@@ -232,6 +231,20 @@ class Intake:
             move_damaged(place, digest, aside / f"{digest}.{self.folder.private_name().name}")
         return None
 
+    def look(
+        self, sizes: Mapping[str, int], *, read_again: bool = False, begun: Mapping[str, int] | None = None
+    ) -> tuple[Receipt, ...]:
+        """The receipts of what is here; `StorageFull` if there is no room for the rest, *begun* or not.
+
+        With *read_again* a file is here if it was hashed now and its digest was right.
+        """
+        held, there = self.read_again if read_again else self.held, begun or {}
+        found = {digest: held(digest, size) for digest, size in sizes.items()}
+        lacking = [digest for digest, receipt in found.items() if receipt is None]
+        if missing_bytes := sum(max(0, sizes[digest] - there.get(digest, 0)) for digest in lacking):
+            self.check_room(missing_bytes)
+        return tuple(receipt for receipt in found.values() if receipt is not None)
+
     def check_room(self, size: int) -> None:
         """Refuse before the first byte what would fill the disk: `StorageFull`."""
         if (free := self.folder.free_bytes()) < size + self._reserve_bytes:
@@ -412,22 +425,15 @@ class Landing:
         self.intake, self._verifier, self._now_s = intake, verifier, now_s
 
     def look(self, sizes: Mapping[str, int], *, read_again: bool = False) -> Moved:
-        """What is there, whole or in part; `StorageFull` if there is no room for the rest.
-
-        With *read_again* a file is there if it was hashed now and its digest was right.
-        """
-        held = self.intake.read_again if read_again else self.intake.held
-        receipts, offsets, missing_bytes = [], dict[str, int](), 0
-        for digest, size in sizes.items():
-            if (receipt := held(digest, size)) is not None:
-                receipts.append(receipt)
-                continue
+        """What is there, whole or in part; see `Intake.look`."""
+        offsets: dict[str, int] = {}
+        for digest in sizes:
+            check_digest(digest)  # it becomes a path
             with suppress(FileNotFoundError):
                 offsets[digest] = self._waiting(digest).stat().st_size
-            missing_bytes += size - min(size, offsets.get(digest, 0))
-        if missing_bytes:
-            self.intake.check_room(missing_bytes)
-        return Moved(receipts=tuple(receipts), offsets=offsets)
+        receipts = self.intake.look(sizes, read_again=read_again, begun=offsets)
+        whole = {receipt.digest for receipt in receipts}
+        return Moved(receipts=receipts, offsets={d: at for d, at in offsets.items() if d not in whole})
 
     def take(self, pieces: Iterable[Piece]) -> Moved:
         """Add parts to their files; the last part of a file seals it."""
@@ -462,8 +468,7 @@ class Landing:
                 offset += len(piece.data)
             moved = Moved(offsets={digest: offset})
             if damaged:
-                why = f"the part at byte {piece.offset} was damaged on its way"
-                moved = replace(moved, failed=((digest, why),), corrupted=frozenset({digest}))
+                moved = Moved.wrong(digest, f"the part at byte {piece.offset} was damaged on its way") + moved
             if offset == piece.size:
                 moved += self.intake.adopt({digest: opened.path}, self._verifier)
             return moved

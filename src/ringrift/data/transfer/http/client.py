@@ -352,7 +352,7 @@ class Fetching(Work):
         try:
             receipt = await resources.off_loop(self.intake.seal, self._incoming[digest], VERIFIER)
         except DigestMismatch as error:
-            return Moved(failed=((digest, error.found),), corrupted=frozenset({digest}))
+            return Moved.wrong(digest, error.found)
         return Moved(receipts=(receipt,))
 
     def _opened(self, large: LargeFile) -> Incoming:
@@ -453,11 +453,7 @@ class HttpTransport:
         tally.fail(dict.fromkeys(absent, "it is not whole in this node's store"))
 
     def _check_held_here(self, tally: TransferCounts, *, read_again: bool) -> None:
-        look = self._intake.read_again if read_again else self._intake.held
-        held = [look(digest, size) for digest, size in tally.sizes().items()]
-        tally.found(receipt for receipt in held if receipt is not None)
-        if missing := sum(tally.sizes().values()):
-            self._intake.check_room(missing)
+        tally.found(self._intake.look(tally.sizes(), read_again=read_again))
 
     async def _ask_what_is_held(
         self, tally: TransferCounts, open_line: Callable[[], HttpLine], *, read_again: bool
