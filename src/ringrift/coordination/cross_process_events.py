@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from ringrift.back_off import back_off_s
 from ringrift.coordination.event_router import get_router
 from ringrift.engine.arguments import check_database
 from ringrift.engine.blocking import blocking, loop_is_running, run_blocking
@@ -166,7 +167,8 @@ class CrossProcessEventQueue(SingletonMixin):
                 except (StorageFull, StorageReadOnly):
                     raise
                 except Unavailable:
-                    await system_runtime().sleep(min(_RETRY_S * 2.0**attempt, _RETRY_S_MAX))
+                    wait_s = back_off_s(attempt + 1, first_s=_RETRY_S, longest_s=_RETRY_S_MAX)
+                    await system_runtime().sleep(wait_s)
             return await self._append(entry)
 
         try:
