@@ -1,7 +1,7 @@
 """Records in the key-value port: read with their type, and changed by compare-and-swap.
 
-Whatever several processes change goes through `change_record`: it reads, asks what the record should become,
-and writes only if nobody was faster. What cannot be read is `Corrupt` with its key and what to do about it.
+Whatever several processes change goes through `change`: it reads, asks what the record should become, and
+writes only if nobody was faster. What cannot be read is `Corrupt`, with its key and what to do about it.
 """
 
 from __future__ import annotations
@@ -20,84 +20,37 @@ T = TypeVar("T")
 TRIES_MAX = 50
 
 
-async def read_record(kv: KeyValue, key: str, kind: type[T], *, advice: str = NOT_NEEDED) -> T | None:
-    """Return what stands under *key*; None if nothing does."""
-    entry = await kv.get(key)
-    return None if entry is None else decode_entry(entry, kind, advice=advice)
-
-
-async def read_records(kv: KeyValue, prefix: str, kind: type[T], *, advice: str = NOT_NEEDED) -> list[T]:
-    """Return what stands under the keys that begin with *prefix*, in their order."""
-    return [decode_entry(entry, kind, advice=advice) for entry in await kv.entries(prefix)]
-
-
-async def write_record(kv: KeyValue, key: str, record: object, *, ttl_s: float | None = None) -> None:
-    """Put *record* in the place of whatever stands there, for *ttl_s* seconds or for good."""
-    await kv.put(key, msgspec.json.encode(record), ttl_s=ttl_s)
-
-
-async def create_record(kv: KeyValue, key: str, record: object, *, ttl_s: float | None = None) -> bool:
-    """Store a new record; False if there is one."""
-    try:
-        await kv.create(key, msgspec.json.encode(record), ttl_s=ttl_s)
-    except AlreadyExists:
-        return False
-    return True
-
-
-async def change_record(
-    kv: KeyValue,
-    key: str,
-    kind: type[T],
-    step: Callable[[T | None], T | None],
-    *,
-    ttl_s: float | Callable[[T], float | None] | None = None,
-    advice: str = NOT_NEEDED,
-) -> T | None:
-    """Replace the record by what *step* makes of it; None from *step* leaves it as it is.
-
-    How long it stays may follow from what it became. Returns what *step* returned. `Unavailable` if others
-    change it all the time.
-    """
-    for _ in range(TRIES_MAX):
-        entry = await kv.get(key)
-        after = step(None if entry is None else decode_entry(entry, kind, advice=advice))
-        if after is None:
-            return None
-        value = msgspec.json.encode(after)
-        stays_s = ttl_s(after) if callable(ttl_s) else ttl_s
-        try:
-            if entry is None:
-                await kv.create(key, value, ttl_s=stays_s)
-            else:
-                await kv.update(key, value, revision=entry.revision, ttl_s=stays_s)
-        except (AlreadyExists, RevisionMismatch):
-            continue
-        return after
-    raise Unavailable(f"{key!r} changes faster than it can be written")
-
-
 class KvRecords(Generic[T]):
-    """Records of one type under one prefix. *advice* is what to do about one that cannot be read."""
+    """Records of one type under one prefix.
 
-    def __init__(self, kv: KeyValue, prefix: str, kind: type[T], *, advice: str = NOT_NEEDED) -> None:
-        self._kv, self.prefix, self._kind, self._advice = kv, prefix, kind, advice
+    *advice* is what to do about one that cannot be read, *what* how it is named where its type says it badly.
+    """
+
+    def __init__(
+        self, kv: KeyValue, prefix: str, kind: type[T], *, advice: str = NOT_NEEDED, what: str = ""
+    ) -> None:
+        self._kv, self.prefix, self._kind, self._advice, self._what = kv, prefix, kind, advice, what
 
     def key(self, name: str) -> str:
         return self.prefix + name
 
     async def get(self, name: str) -> T | None:
-        return await read_record(self._kv, self.key(name), self._kind, advice=self._advice)
+        entry = await self._kv.get(self.key(name))
+        return None if entry is None else self.read(entry)
 
     async def all(self, under: str = "") -> list[T]:
-        return await read_records(self._kv, self.key(under), self._kind, advice=self._advice)
+        return [self.read(entry) for entry in await self._kv.entries(self.key(under))]
 
     async def put(self, name: str, record: T, *, ttl_s: float | None = None) -> None:
-        await write_record(self._kv, self.key(name), record, ttl_s=ttl_s)
+        await self._kv.put(self.key(name), msgspec.json.encode(record), ttl_s=ttl_s)
 
     async def create(self, name: str, record: T, *, ttl_s: float | None = None) -> bool:
         """Store a new record; False if there is one."""
-        return await create_record(self._kv, self.key(name), record, ttl_s=ttl_s)
+        try:
+            await self._kv.create(self.key(name), msgspec.json.encode(record), ttl_s=ttl_s)
+        except AlreadyExists:
+            return False
+        return True
 
     async def delete(self, name: str) -> bool:
         return await self._kv.delete(self.key(name))
@@ -109,10 +62,52 @@ class KvRecords(Generic[T]):
         *,
         ttl_s: float | Callable[[T], float | None] | None = None,
     ) -> T | None:
-        """`change_record` of one of them."""
-        return await change_record(
-            self._kv, self.key(name), self._kind, step, ttl_s=ttl_s, advice=self._advice
-        )
+        """Replace the record by what *step* makes of it; None from *step* leaves it as it is.
+
+        How long it stays may follow from what it became. Returns what *step* returned. `Unavailable` if
+        others change it all the time.
+        """
+        for _ in range(TRIES_MAX):
+            entry = await self._kv.get(self.key(name))
+            after = step(None if entry is None else self.read(entry))
+            if after is None:
+                return None
+            value = msgspec.json.encode(after)
+            stays_s = ttl_s(after) if callable(ttl_s) else ttl_s
+            try:
+                if entry is None:
+                    await self._kv.create(self.key(name), value, ttl_s=stays_s)
+                else:
+                    await self._kv.update(entry.key, value, revision=entry.revision, ttl_s=stays_s)
+            except (AlreadyExists, RevisionMismatch):
+                continue
+            return after
+        raise Unavailable(f"{self.key(name)!r} changes faster than it can be written")
 
     def read(self, entry: Entry) -> T:
-        return decode_entry(entry, self._kind, advice=self._advice)
+        return decode_entry(entry, self._kind, advice=self._advice, what=self._what)
+
+
+# The same for one key.
+
+
+async def read_record(kv: KeyValue, key: str, kind: type[T]) -> T | None:
+    """Return what stands under *key*; None if nothing does."""
+    return await KvRecords(kv, key, kind).get("")
+
+
+async def read_records(kv: KeyValue, prefix: str, kind: type[T]) -> list[T]:
+    """Return what stands under the keys that begin with *prefix*, in their order."""
+    return await KvRecords(kv, prefix, kind).all()
+
+
+async def write_record(kv: KeyValue, key: str, record: object, *, ttl_s: float | None = None) -> None:
+    """Put *record* in the place of whatever stands there, for *ttl_s* seconds or for good."""
+    await KvRecords(kv, key, object).put("", record, ttl_s=ttl_s)
+
+
+async def change_record(
+    kv: KeyValue, key: str, kind: type[T], step: Callable[[T | None], T | None]
+) -> T | None:
+    """`KvRecords.change` of what stands under *key*."""
+    return await KvRecords(kv, key, kind).change("", step)
