@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
+from ringrift.back_off import back_off_s
 from ringrift.coordination.event_router import get_router
 from ringrift.engine.arguments import check_database
 from ringrift.engine.blocking import blocking, loop_is_running, run_blocking
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import engine_on_demand, open_engine_at
 from ringrift.engine.ports import CursorKey, Engine, EventLog, KeyValue, LogEvent, LogRecord, Position
+from ringrift.engine.records import KvRecords
 from ringrift.errors import RingRiftError, StorageFull, StorageReadOnly, Unavailable
 from ringrift.events.catalog.names import normalize_event_type
 from ringrift.events.dead_letter_queue import ProcessDeadLetters
@@ -87,17 +87,15 @@ class Subscribers:
     """Kept among the keys of the engine; those who stop polling expire."""
 
     def __init__(self, kv: KeyValue) -> None:
-        self._kv = kv
+        self._records = KvRecords(kv, _PREFIX, Subscriber)
 
     async def save(self, subscriber: Subscriber) -> None:
         stable = ":stable:" in subscriber.subscriber_id
         ttl_s = _STABLE_TTL_S if stable else _DEAD_AFTER_S
-        value = json.dumps(asdict(subscriber)).encode()
-        await self._kv.put(_PREFIX + subscriber.subscriber_id, value, ttl_s=ttl_s)
+        await self._records.put(subscriber.subscriber_id, subscriber, ttl_s=ttl_s)
 
     async def get(self, subscriber_id: str) -> Subscriber | None:
-        entry = await self._kv.get(_PREFIX + subscriber_id)
-        return None if entry is None else decode_entry(entry, Subscriber)
+        return await self._records.get(subscriber_id)
 
     async def touch(self, subscriber_id: str, now_s: float) -> Subscriber | None:
         """Note that a subscriber polls."""
@@ -107,9 +105,7 @@ class Subscribers:
         return found
 
     async def all(self) -> list[Subscriber]:
-        entries = await self._kv.entries(_PREFIX)
-        found = [decode_entry(entry, Subscriber) for entry in entries]
-        now_s = system_runtime().now_s()
+        found, now_s = await self._records.all(), system_runtime().now_s()
         # Stable ones stay stored for long, so being stored does not mean to be active.
         return [item for item in found if now_s - item.last_poll_s <= _DEAD_AFTER_S]
 
@@ -166,7 +162,8 @@ class CrossProcessEventQueue(SingletonMixin):
                 except (StorageFull, StorageReadOnly):
                     raise
                 except Unavailable:
-                    await system_runtime().sleep(min(_RETRY_S * 2.0**attempt, _RETRY_S_MAX))
+                    wait_s = back_off_s(attempt + 1, first_s=_RETRY_S, longest_s=_RETRY_S_MAX)
+                    await system_runtime().sleep(wait_s)
             return await self._append(entry)
 
         try:

@@ -22,13 +22,13 @@ from ringrift.coordination.sync_base import get_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.files import seal_database
 from ringrift.data.files import snapshot_database as take_snapshot
-from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.store import ManifestView
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import DeletionRecords, Successor
 from ringrift.data.table_merge import Merged, RecordTable, count_records, merge_database
 from ringrift.data.transactions import OperationType, TransactionLog
 from ringrift.data.transfer.contract import TransferFailed, TransferRefused
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import create_file

@@ -21,7 +21,6 @@ from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.sync_base import existing_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, data_type_of, in_batches
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import CopyView, games_in
 from ringrift.data.plane import DataPlane, copy_artifacts
@@ -30,6 +29,7 @@ from ringrift.engine.arguments import INTEGER_MAX, check_integer, check_name, ch
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.encoding import is_digest
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import KvRecords
 from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.events.catalog.audit import ComponentWiring

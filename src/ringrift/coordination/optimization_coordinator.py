@@ -15,9 +15,9 @@ import structlog
 from ringrift.coordination.run_coordinator import ListeningCoordinator, Told, heard_by
 from ringrift.engine.arguments import refuse
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkState
+from ringrift.engine.records import read_record
 from ringrift.errors import ConfigError, Conflict
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.judging.ratings import WINDOW_POINTS, analyse
@@ -342,9 +342,9 @@ class OptimizationCoordinator(ListeningCoordinator):
         if run.status is OptimizationStatus.PENDING:
             now = msgspec.structs.replace(run, status=OptimizationStatus.RUNNING)
             told += started_events(now)
-        entry = await engine.kv.get(running_key(run.run_id))
-        if entry is not None:
-            extra = decode_entry(entry, RunningRecord).extra
+        record = await read_record(engine.kv, running_key(run.run_id), RunningRecord)
+        if record is not None:
+            extra = record.extra
             generation, score = extra.get("generation"), extra.get("best_score")
             if (
                 isinstance(generation, int)

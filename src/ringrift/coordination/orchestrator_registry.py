@@ -23,7 +23,6 @@ import psutil
 import structlog
 
 from ringrift.engine.blocking import run_blocking, take_in_thread
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import (
     CONTROL_LEASE,
     ControlSeen,
@@ -37,7 +36,8 @@ from ringrift.engine.leases import (
 )
 from ringrift.engine.opening import shared_kv
 from ringrift.engine.ports import KeyValue
-from ringrift.errors import AlreadyExists, Conflict, LeaseLost, RevisionMismatch, Unavailable
+from ringrift.engine.records import change_record, read_record
+from ringrift.errors import Conflict, LeaseLost, Unavailable
 from ringrift.learning.control_lease import ControlLease
 from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, system_runtime
@@ -107,34 +107,18 @@ class RoleAudit:
 
     async def rows(self, limit: int = ROWS_MAX) -> list[RoleRow]:
         """Return the last *limit* rows, oldest first."""
-        entry = await (await self._get_kv()).get(KEY)
-        rows = [] if entry is None else decode_entry(entry, list[RoleRow])
+        rows = await read_record(await self._get_kv(), KEY, list[RoleRow]) or []
         return rows[-limit:] if limit > 0 else []
 
     async def add(self, action: RoleAction, role: str, *, holder: str, other: str = "") -> None:
         """Write a row. One that cannot be written is logged instead: roles go on without it."""
         row = RoleRow(at_s=self._runtime.now_s(), role=role, action=action, holder=holder, other=other)
         try:
-            written = await self._write(row)
+            await change_record(
+                await self._get_kv(), KEY, list[RoleRow], lambda rows: _appended(rows or [], row)
+            )
         except Unavailable:
-            written = False
-        if not written:
             log.warning("role.audit_row_lost", action=action.value, role=role, holder=holder, other=other)
-
-    async def _write(self, row: RoleRow) -> bool:
-        kv = await self._get_kv()
-        for _ in range(TRIES_MAX):
-            entry = await kv.get(KEY)
-            try:
-                if entry is None:
-                    await kv.create(KEY, msgspec.json.encode([row]))
-                else:
-                    value = msgspec.json.encode(_appended(decode_entry(entry, list[RoleRow]), row))
-                    await kv.update(KEY, value, revision=entry.revision)
-            except (AlreadyExists, RevisionMismatch):
-                continue
-            return True
-        return False
 
     async def left_open(self, role: str) -> str:
         """The last holder of *role* that neither gave it back nor lost it knowingly; empty if none."""

@@ -17,7 +17,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from ringrift.data.kv_records import KvRecords, StoreHandle, StoreParts, for_each, one_per_process
+from ringrift.data.kv_records import StoreHandle, StoreParts, for_each, one_per_process
 from ringrift.data.transfer.deliveries import (
     DeliveryLedger,
     DeliveryRecord,
@@ -26,6 +26,7 @@ from ringrift.data.transfer.deliveries import (
     verified,
 )
 from ringrift.engine.encoding import is_digest
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.process import reset_of
 

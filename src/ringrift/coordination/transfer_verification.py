@@ -20,13 +20,14 @@ from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.sync_durability import DATA_TYPE
 from ringrift.data.artifacts import Receipt
 from ringrift.data.files import compute_file_checksum, set_aside
-from ringrift.data.kv_records import KvRecords, kv_of, one_per_process
+from ringrift.data.kv_records import kv_of, one_per_process
 from ringrift.data.manifest.store import ManifestStore
 from ringrift.data.transfer.deliveries import DeliveryLedger, DeliveryRecord, DeliveryStatus, delivery_id
 from ringrift.data.transfer.service import NAME as TRANSFER
 from ringrift.engine.blocking import blocking
 from ringrift.engine.encoding import is_digest
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import KvRecords
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
 from ringrift.events.catalog.audit import ComponentWiring

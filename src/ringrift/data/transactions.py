@@ -24,11 +24,12 @@ import structlog
 from msgspec.structs import replace
 
 from ringrift.data.files import compute_file_checksum
-from ringrift.data.kv_records import KvRecords, StoreHandle, StoreParts
+from ringrift.data.kv_records import StoreHandle, StoreParts
 from ringrift.data.protection.promises import PINS
 from ringrift.data.table_merge import Merged, RecordTable, merge_database
 from ringrift.engine.encoding import check_digest
 from ringrift.engine.leases import LeaseConfig, NamedLease
+from ringrift.engine.records import KvRecords
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost
 from ringrift.files import make_folders, sync_folder
@@ -498,7 +499,7 @@ class TransactionLog(StoreHandle):
         *,
         ttl_s: float | None = None,
     ) -> TransactionRecord:
-        return await self._records.revise(name, step, what="transaction", ttl_s=ttl_s)
+        return await self._records.revise(name, step, called="transaction", ttl_s=ttl_s)
 
     async def _get(self, name: str) -> TransactionRecord:
         record = await self._records.get(name)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import existing_engine
+from ringrift.engine.records import read_record
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
@@ -150,8 +150,7 @@ def read_report() -> RunReport | None:
 
 async def _stored() -> RunReport | None:
     engine = await existing_engine()
-    entry = None if engine is None else await engine.kv.get(REPORT_KEY)
-    return None if entry is None else decode_entry(entry, RunReport)
+    return None if engine is None else await read_record(engine.kv, REPORT_KEY, RunReport)
 
 
 def unknown(document: Mapping[str, Any]) -> dict[str, Any]:

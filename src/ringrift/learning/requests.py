@@ -10,17 +10,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import cast
 from urllib.parse import quote
 
 import msgspec
 import structlog
 
-from ringrift.decoding import decoder_of
 from ringrift.engine.arguments import check_integer
-from ringrift.engine.encoding import UNREADABLE, decode_entry
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder, lease_key
 from ringrift.engine.opening import get_engine, has_store
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue
+from ringrift.engine.records import read_record, read_records, write_record
 from ringrift.engine.work_rules import (
     ALL_WORK,
     EMERGENCY_WORK,
@@ -32,7 +33,7 @@ from ringrift.engine.work_rules import (
     hold_key,
     work_lease,
 )
-from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost, Unavailable
+from ringrift.errors import ConfigError, Conflict, LeaseLost, Unavailable
 from ringrift.learning.facts.facts import Recalled, WorkerResumed, WorkerSetAside
 from ringrift.learning.facts.ledger import quoted
 from ringrift.learning.facts.records import SetAside
@@ -68,11 +69,10 @@ class Pauses:
 
     async def set(self, config: str, pause: Pause) -> None:
         """From the moment this returns nothing of *config* is claimed."""
-        await self._kv.put(hold_key(config), msgspec.json.encode(pause))
+        await write_record(self._kv, hold_key(config), pause)
 
     async def get(self, config: str) -> Pause | None:
-        entry = await self._kv.get(hold_key(config))
-        return None if entry is None else decode_entry(entry, Pause)
+        return await read_record(self._kv, hold_key(config), Pause)
 
     async def end(self, configs: Iterable[str]) -> list[str]:
         """Let *configs* go on; return those that were paused."""
@@ -128,12 +128,11 @@ class RecallRequests:
 
     async def add(self, config: str, recall: Recalled) -> None:
         """Ask for *recall*; the newest request of an id counts."""
-        await self._kv.put(_recall_key(config, recall.recall_id), msgspec.json.encode(recall))
+        await write_record(self._kv, _recall_key(config, recall.recall_id), recall)
 
     async def waiting(self, config: str) -> list[Recalled]:
         """The requests for *config*, oldest first."""
-        entries = await self._kv.entries(f"{RECALL_PREFIX}{quoted(config)}/")
-        found = [decode_entry(entry, Recalled) for entry in entries]
+        found = await read_records(self._kv, f"{RECALL_PREFIX}{quoted(config)}/", Recalled)
         return sorted(found, key=lambda recall: recall.at_s)
 
     async def is_waiting(self, config: str, recall_id: str) -> bool:
@@ -169,7 +168,6 @@ def _recall_key(config: str, recall_id: str) -> str:
 WORKER_PREFIX = "learning/worker_request/"
 
 Request = WorkerSetAside | WorkerResumed
-_decode = decoder_of(Request).decode
 
 
 class StandingRequests:
@@ -180,7 +178,7 @@ class StandingRequests:
 
     async def add(self, config: str, request: Request) -> None:
         """Ask for *request*; the newest of a worker counts."""
-        await self._kv.put(_worker_key(config, request.worker), msgspec.json.encode(request))
+        await write_record(self._kv, _worker_key(config, request.worker), request)
 
     async def waiting(self, config: str) -> list[Request]:
         """The requests for *config*, oldest first."""
@@ -199,11 +197,7 @@ class StandingRequests:
 
 def read_request(entry: Entry) -> Request:
     """What is stored of a request; `Corrupt` with the key for anything else."""
-    try:
-        request: Request = _decode(entry.value)
-    except UNREADABLE as error:
-        raise Corrupt(entry.key, found=f"no request ({error})", advice="Delete the key") from None
-    return request
+    return decode_entry(entry, cast("type[Request]", Request), advice="Delete the key", what="no request")
 
 
 def changes_standing(state: ConfigState, request: Request, now_s: float) -> bool:
@@ -390,13 +384,11 @@ class TrainingSlots:
             await kv.delete(entry.key)
         record = msgspec.structs.replace(job, ended_s=now_s)
         key = f"{ENDED}{now_s:017.6f}/{quote(job.job_id, safe='')}"  # in the order of their ends
-        await kv.put(key, msgspec.json.encode(record), ttl_s=ENDED_KEPT_S)
+        await write_record(kv, key, record, ttl_s=ENDED_KEPT_S)
 
     async def ended(self) -> list[TrainingJob]:
         """Return the trainings that had a slot and gave it back, oldest first, in whichever process."""
-        return [
-            decode_entry(each, TrainingJob) for each in await (await self._open_engine()).kv.entries(ENDED)
-        ]
+        return await read_records((await self._open_engine()).kv, ENDED, TrainingJob)
 
     async def update(self, job_id: str, *, epochs: int, best_val_loss: float | None = None) -> None:
         """Say how far a training is; `LeaseLost` when it has lost its slot and must stop."""
@@ -422,8 +414,7 @@ class TrainingSlots:
         """Return the trainings that have a slot, in whichever process."""
         kv = (await self._open_engine()).kv
         found = []
-        for entry in await kv.entries(JOBS):
-            job = decode_entry(entry, TrainingJob)
+        for job in await read_records(kv, JOBS, TrainingJob):
             holder = await lease_holder(kv, config_lease(job.config_key))
             # What a dead trainer wrote stays until the next one overwrites it; its lease tells.
             if holder is not None and holder.holder == job.holder:
@@ -499,7 +490,7 @@ class TrainingSlots:
             log.error("training.slot_lost", job_id=job.job_id, lease=lease.name, reason=lost.reason)
 
     async def _write(self, kv: KeyValue, job: TrainingJob) -> None:
-        await kv.put(JOBS + quote(job.config_key, safe=""), msgspec.json.encode(job))
+        await write_record(kv, JOBS + quote(job.config_key, safe=""), job)
 
     def _lease(self, kv: KeyValue, name: str) -> NamedLease:
         return NamedLease(kv, self._runtime, name, holder=self._holder, config=self._config)
@@ -525,8 +516,7 @@ async def held_slots(kv: KeyValue, entries: Iterable[Entry] | None = None) -> di
     found = {}
     for config in configs:
         holder = await lease_holder(kv, config_lease(config))
-        told = await kv.get(JOBS + quote(config, safe=""))
-        job = None if told is None else decode_entry(told, TrainingJob)
+        job = await read_record(kv, JOBS + quote(config, safe=""), TrainingJob)
         if holder is None:
             continue  # it was given back just now
         if job is not None and job.holder == holder.holder:

@@ -16,7 +16,7 @@ from ringrift.coordination.sync_durability import DeadLetterEntry, SyncWALEntry
 from ringrift.coordination.transfer_verification import BatchChecksum, QuarantineRecord
 from ringrift.daemons.requests import DaemonRequest
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.kv_records import DataDecision, KvRecords
+from ringrift.data.kv_records import DataDecision
 from ringrift.data.manifest.store import DiskState, _Away
 from ringrift.data.protection.distribution import ModelRequest
 from ringrift.data.protection.records import QuarantineNote, Successor, Tombstone
@@ -30,6 +30,7 @@ from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import ControlHolder, LeaseRecord, read_holder
 from ringrift.engine.leases import _seen as read_lease
 from ringrift.engine.ports import Entry
+from ringrift.engine.records import KvRecords
 from ringrift.errors import Corrupt
 from ringrift.health.run_status import STATUS_KEY, Champion, RunChoice, RunStatus, decode_run_status
 from ringrift.learning.doctor.findings import Diagnosis

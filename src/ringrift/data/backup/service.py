@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
+from ringrift.back_off import back_off_s
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, in_batches
 from ringrift.data.backup.archive import ArchivedFile, ArchiveIndex, DriveObjects, merged, same_content
 from ringrift.data.backup.run_states import (
@@ -69,7 +70,7 @@ class BackupRules:
             raise ConfigError("backup rules: gather_max, alarm_after and batch_files must be at least 1")
 
     def wait_s(self, failures: int) -> float:
-        return min(self.retry_s_max, self.retry_s * 2.0 ** min(failures - 1, 16))
+        return back_off_s(failures, first_s=self.retry_s, longest_s=self.retry_s_max)
 
 
 def plan_backup(

@@ -7,6 +7,7 @@ follows from the champions, the newest sample files and open requests; an event 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -18,15 +19,17 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from ringrift.back_off import back_off_s
 from ringrift.data.artifacts import Artifact, ArtifactKind, data_type_of
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checksum
-from ringrift.data.kv_records import KvRecords, for_each
+from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import AwayNodes, DiskStates, ManifestView
 from ringrift.data.plane import DaemonParts, DataPlane, Failures, WakingDaemon, daemon_factory, try_to_copy
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -149,7 +152,9 @@ class DistributionRules:
 
     def wait_s(self, failures: int) -> float:
         """How long to leave a node alone after this many failures in a row."""
-        return self.rest_s if failures >= self.tries else self.retry_s * self.retry_growth ** (failures - 1)
+        if failures >= self.tries:
+            return self.rest_s
+        return back_off_s(failures, first_s=self.retry_s, longest_s=math.inf, growth=self.retry_growth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,11 +18,13 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
+from ringrift.back_off import back_off_s
 from ringrift.daemons.running import call_async
 from ringrift.data.artifacts import Artifact
-from ringrift.data.kv_records import KvRecords, StoreHandle, StoreParts, for_each
+from ringrift.data.kv_records import StoreHandle, StoreParts, for_each
 from ringrift.data.transfer.contract import FileResult
 from ringrift.engine.blocking import blocking
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult, told_by_store
@@ -99,7 +101,7 @@ def delivery_id(data_path: str, target_node: str) -> str:
 
 def retry_delay_s(retry_count: int) -> float:
     """How long to wait after that many retries."""
-    return float(min(RETRY_S_MAX, RETRY_S * 2**retry_count))
+    return back_off_s(retry_count + 1, first_s=RETRY_S, longest_s=RETRY_S_MAX)
 
 
 # --- decisions ----------------------------------------------------------------------------------------
@@ -323,7 +325,7 @@ class DeliveryLedger(StoreHandle):
     health_check = told_by_store(blocking(check))
 
     async def _change(self, name: str, step: Callable[[DeliveryRecord], DeliveryRecord]) -> DeliveryRecord:
-        return await self._records.revise(name, step, what="delivery", ttl_s=_kept_s)
+        return await self._records.revise(name, step, called="delivery", ttl_s=_kept_s)
 
 
 # The retry queue: failed deliveries of the ledger, tried again when they are due.

@@ -20,9 +20,10 @@ import msgspec
 from msgspec.structs import replace
 
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.kv_records import KvRecords, StoreHandle, StoreParts
+from ringrift.data.kv_records import StoreHandle, StoreParts
 from ringrift.data.transfer.contract import CHUNK_BYTES, Pace, TransferPriority, TransferRefused, priority_of
 from ringrift.engine.blocking import blocking, run_blocking
+from ringrift.engine.records import KvRecords
 from ringrift.engine.run_reports import reported
 from ringrift.engine.waiting import entry_changed
 from ringrift.errors import ConfigError

@@ -27,9 +27,9 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from ringrift.decoding import decode_as
-from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.limits import VALUE_BYTES_MAX
-from ringrift.engine.ports import Blobs, Entry, KeyValue
+from ringrift.engine.ports import Blobs, KeyValue
+from ringrift.engine.records import KvRecords, write_record
 from ringrift.errors import ConfigError, Corrupt, DigestMismatch, Unavailable
 from ringrift.files import (
     change_mode,
@@ -315,11 +315,12 @@ def role_of(name: str) -> str:
 
 async def damaged_inputs(kv: KeyValue) -> list[DamagedInput]:
     """The files that are known to be damaged and have not come back, of all nodes."""
-    return [_read(entry) for entry in await kv.entries(DAMAGED)]
+    what = "no record of a damaged file"
+    return await KvRecords(kv, DAMAGED, DamagedInput, advice="Delete the key", what=what).all()
 
 
 async def note_damaged(kv: KeyValue, found: DamagedInput) -> None:
-    await kv.put(_key(found.digest, found.node), msgspec.json.encode(found))
+    await write_record(kv, _key(found.digest, found.node), found)
 
 
 async def forget_damaged(kv: KeyValue, found: DamagedInput) -> None:
@@ -333,15 +334,6 @@ async def was_damaged(kv: KeyValue, digest: str, node: str) -> bool:
 
 def _key(digest: str, node: str) -> str:
     return f"{DAMAGED}{digest}/{node}"
-
-
-def _read(entry: Entry) -> DamagedInput:
-    try:
-        return decode_as(entry.value, DamagedInput)
-    except UNREADABLE as error:
-        raise Corrupt(
-            entry.key, found=f"no record of a damaged file ({error})", advice="Delete the key"
-        ) from None
 
 
 # Files out of a job's folder into the blobs when it ended well.

@@ -31,7 +31,6 @@ from ringrift.data.transfer.contract import (
     TransferFailed,
 )
 from ringrift.data.transfer.http.connection import (
-    PAUSE_S,
     TRIES,
     HttpLine,
     LineBroken,
@@ -41,6 +40,7 @@ from ringrift.data.transfer.http.connection import (
     Unreachable,
     WorkerResources,
     connect,
+    pause_s,
     stride_of,
 )
 from ringrift.data.transfer.http.wire import (
@@ -486,7 +486,7 @@ class HttpTransport:
             except (LineBroken, NotSigned) as error:
                 why = str(error)
                 if attempt + 1 < TRIES:
-                    await self._runtime.sleep(PAUSE_S * 2**attempt)
+                    await self._runtime.sleep(pause_s(attempt + 1))
         raise TransferFailed(why, retry_after_s=5.0)
 
 

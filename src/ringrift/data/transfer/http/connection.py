@@ -25,6 +25,7 @@ from typing import IO, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
+from ringrift.back_off import back_off_s
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.transfer.chunks import ChunksLacking
 from ringrift.data.transfer.contract import CHUNK_BYTES, Pace, Terms, TransferCall, watched
@@ -373,7 +374,12 @@ A = ParamSpec("A")
 TRIES = 4  # without getting any further
 STRIDE_MIN = 1 << 14
 WATCHED_S = 0.5  # between two looks at how far a request is
-PAUSE_S = 0.1  # before the second try; each later one waits twice as long
+PAUSE_S, PAUSE_S_MAX = 0.1, 2.0  # before another try
+
+
+def pause_s(failures: int) -> float:
+    """How long to wait after so many tries that failed."""
+    return back_off_s(failures, first_s=PAUSE_S, longest_s=PAUSE_S_MAX)
 
 
 class PoolPiece(Protocol):
@@ -497,4 +503,4 @@ class PiecePool(Generic[P]):
             self.give_up(piece, error)
             return
         self.pieces.appendleft(piece)
-        await self.runtime.sleep(PAUSE_S * 2**piece.tries)
+        await self.runtime.sleep(pause_s(piece.tries))
