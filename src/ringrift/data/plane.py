@@ -105,6 +105,9 @@ ASK_S_MAX = 300.0  # by all ways together: what others promised meanwhile must n
 ARCHIVE_READ_AGE_S_MAX = 30 * 86_400.0  # an archive whose file was read longer ago is read back
 
 
+A = TypeVar("A")
+
+
 class HolderWay(Protocol):
     """One way to ask."""
 
@@ -221,32 +224,40 @@ class NodeHolders:
     async def keep(self, node: DataNode, request: KeepRequest) -> KeepAnswer:
         """Raises `Unavailable` if nobody answers, or somebody else than was asked."""
         reading_s = sum(file.size for file in request.files) / READ_BYTES_PER_S if request.keep_s > 0 else 0.0
-        ways, whys, loop = [way for way in self._ways if way.reaches(node)], [], asyncio.get_running_loop()
-        end_s = loop.time() + ASK_S_MAX
+
+        async def ask(way: HolderWay, timeout_s: float) -> KeepAnswer:
+            return await way.keep(node, request, timeout_s=timeout_s)
+
+        return _checked(await self._by_ways(node, ask, ASK_S + reading_s, ASK_S_MAX), node, request)
+
+    async def release(self, node: DataNode, request: ReleaseRequest) -> Released:
+        """Raises `Unavailable` if nobody answers."""
+
+        async def ask(way: HolderWay, timeout_s: float) -> Released:
+            return await way.release(node, request, timeout_s=timeout_s)
+
+        return await self._by_ways(node, ask, ASK_S, ASK_S)
+
+    async def _by_ways(
+        self, node: DataNode, ask: Callable[[HolderWay, float], Awaitable[A]], each_s: float, all_s: float
+    ) -> A:
+        """Ask by one way after the other, *each_s* by each and no longer than *all_s* by all."""
+        ways, whys, now_s = (
+            [way for way in self._ways if way.reaches(node)],
+            [],
+            asyncio.get_running_loop().time,
+        )
+        end_s, share_s = now_s() + all_s, min(ASK_S, all_s / max(1, len(ways)))
         for number, way in enumerate(ways, start=1):
-            left_s = end_s - loop.time() - ASK_S * (len(ways) - number)  # the other ways get some, too
-            timeout_s = min(ASK_S + reading_s, left_s)
+            left_s = end_s - now_s() - share_s * (len(ways) - number)  # the other ways get some, too
+            timeout_s = min(each_s, left_s)
             try:
                 async with asyncio.timeout(timeout_s):
-                    answer = await way.keep(node, request, timeout_s=timeout_s)
+                    return await ask(way, timeout_s)
             except TimeoutError:
                 whys.append(f"no answer in {timeout_s:.0f} s")
             except RingRiftError as error:
                 whys.append(str(error))
-            else:
-                return _checked(answer, node, request)
-        raise Unavailable("; ".join(whys) or "its entry names no way to ask it", retry_after_s=5.0)
-
-    async def release(self, node: DataNode, request: ReleaseRequest) -> Released:
-        """Raises `Unavailable` or `TimeoutError` if nobody answers."""
-        whys = []
-        async with asyncio.timeout(ASK_S):
-            for way in self._ways:
-                if way.reaches(node):
-                    try:
-                        return await way.release(node, request, timeout_s=ASK_S)
-                    except RingRiftError as error:
-                        whys.append(str(error))
         raise Unavailable("; ".join(whys) or "its entry names no way to ask it", retry_after_s=5.0)
 
     async def close(self) -> None:
@@ -266,17 +277,20 @@ def _checked(answer: KeepAnswer, node: DataNode, request: KeepRequest) -> KeepAn
 # The transfers of a node that runs: every transport there is, on the node's own blob folder.
 
 
+def _ssh_stores(settings: Settings, runtime: Runtime, *, this: str) -> tuple[Programs, SshStores]:
+    programs = Programs(Scratch(settings.data_dir / "transfer", runtime), runtime)
+    ssh = Ssh(programs, runtime, control_dir=programs.scratch.folder / "ssh")
+    return programs, SshStores(ssh, programs.scratch, this=this)
+
+
 def assemble_holders(
     settings: Settings, runtime: Runtime, *, nodes: DataNodes, promises: PromiseStore
 ) -> NodeHolders:
     """Put together what asks other nodes about their files."""
     this = nodes.this.name
-    programs = Programs(Scratch(settings.data_dir / "transfer", runtime), runtime)
-    ssh = Ssh(programs, runtime, control_dir=programs.scratch.folder / "ssh")
-    stores = SshStores(ssh, programs.scratch, this=this)
-    http = HttpTransport(
-        open_intake(settings, runtime, node=this), secret=data_secret(settings), runtime=runtime
-    )
+    _, stores = _ssh_stores(settings, runtime, this=this)
+    intake = open_intake(settings, runtime, node=this)
+    http = HttpTransport(intake, secret=data_secret(settings), runtime=runtime)
     ways = (HttpHolders(http), SshHolders(stores), ArchiveHolders(promises, runtime))
     return NodeHolders(ways, ssh_stores=stores)
 
@@ -297,9 +311,7 @@ def assemble_transfers(
     def landing(verifier: str) -> Landing:
         return Landing(intake, verifier=verifier, now_s=runtime.now_s)
 
-    programs = Programs(Scratch(settings.data_dir / "transfer", runtime), runtime)
-    ssh = Ssh(programs, runtime, control_dir=programs.scratch.folder / "ssh")
-    stores = SshStores(ssh, programs.scratch, this=this)
+    programs, stores = _ssh_stores(settings, runtime, this=this)
     transports = (
         HttpTransport(intake, secret=data_secret(settings), runtime=runtime),
         RsyncTransport(stores, programs, landing("rsync")),
@@ -309,7 +321,7 @@ def assemble_transfers(
     service = TransferService(
         transports, nodes, engine.blobs, engine.kv, runtime, set_aside=set_aside, router=router
     )
-    service.closes(ssh.close)
+    service.closes(stores.ssh.close)
     return service
 
 

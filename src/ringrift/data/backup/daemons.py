@@ -248,7 +248,7 @@ class ConsolidationOfArchives(ArchiveDaemon):
     daemon, interval_s = "s3_consolidation", 3_600.0
 
     async def _serve(self, backup: ArchiveBackup) -> None:
-        self.damaged[backup.archive.name] = (await backup.consolidate()).failed
+        self.damaged[backup.archive.name] = dict((await backup.consolidate()).failed)
 
 
 class DriveBackupDaemon(ArchiveDaemon):

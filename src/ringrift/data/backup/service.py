@@ -165,7 +165,7 @@ _REREAD = "read again"
 _SCRATCH = "transfer/states"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class BackupReport:
     """What one round brought about, from receipts."""
 
@@ -173,23 +173,30 @@ class BackupReport:
     files: int = 0  # that are new there, or here after a restore
     bytes: int = 0  # of those files
     already: int = 0
-    failed: dict[str, str] = field(default_factory=dict)  # digest: why
+    failed: Mapping[str, str] = field(default_factory=dict)  # digest: why
     games: int = 0  # in shards; those that samples and reports were made of are the same ones
 
-    def take(self, moved: Moved, cards: Collection[Artifact]) -> None:
-        known = {card.digest: card for card in cards}
-        self.files += len(moved.receipts)
-        self.bytes += sum(receipt.size for receipt in moved.receipts)
-        self.games += games_in(known[each.digest] for each in moved.receipts if each.digest in known)
-        self.already += len(moved.already_there)
-        self.failed |= dict(moved.failed)
+    @classmethod
+    def of(cls, archive: str, moved: Moved, cards: Iterable[Artifact]) -> BackupReport:
+        now = {receipt.digest for receipt in moved.receipts}
+        return cls(
+            archive=archive,
+            files=len(moved.receipts),
+            bytes=sum(receipt.size for receipt in moved.receipts),
+            already=len(moved.already_there),
+            failed=dict(moved.failed),
+            games=games_in(card for card in cards if card.digest in now),
+        )
 
-    def add(self, other: BackupReport) -> None:
-        self.files += other.files
-        self.bytes += other.bytes
-        self.games += other.games
-        self.already += other.already
-        self.failed |= other.failed
+    def __add__(self, other: BackupReport) -> BackupReport:
+        return BackupReport(
+            archive=self.archive,
+            files=self.files + other.files,
+            bytes=self.bytes + other.bytes,
+            already=self.already + other.already,
+            failed={**self.failed, **other.failed},
+            games=self.games + other.games,
+        )
 
 
 def archives(nodes: DataNodes) -> tuple[DataNode, ...]:
@@ -248,11 +255,10 @@ class ArchiveBackup:
         self, artifacts: Sequence[Artifact], *, priority: str = "low", on_progress: OnProgress = nobody_looks
     ) -> BackupReport:
         """Send files of this node; what failed is named, and lacking again next time."""
-        report = BackupReport(archive=self.archive.name)
-        terms = Terms(on_progress=on_progress)
+        moved, terms = Moved(), Terms(on_progress=on_progress)
         for batch in in_batches(artifacts, files_max=self.rules.batch_files):
-            moved = await self.plane.transfers.send(self.archive, batch, priority=priority, terms=terms)
-            report.take(moved, batch)
+            moved += await self.plane.transfers.send(self.archive, batch, priority=priority, terms=terms)
+        report = BackupReport.of(self.archive.name, moved, artifacts)
         for digest, why in report.failed.items():
             log.error("backup.file_failed", archive=self.archive.name, digest=digest, error=why)
         if report.files or report.failed:
@@ -262,11 +268,11 @@ class ArchiveBackup:
     # --- the state of the run -------------------------------------------------------------------------
 
     async def back_up_state(
-        self, reason: str, *, even_if_same: bool = False, report: BackupReport | None = None
+        self, reason: str, *, even_if_same: bool = False, sent: list[BackupReport] | None = None
     ) -> RunState | None:
         """Put the engine's state into the archive, after every file that it names; None if nothing changed.
 
-        What went there before it is added to *report*.
+        What went there before it is appended to *sent*.
         `Unavailable` if a file that is here did not get there: the state waits for it.
         """
         plane, settings = self.plane, self.plane.settings
@@ -281,9 +287,9 @@ class ArchiveBackup:
             before = await self.states.all(run=identity, node=plane.this.name)
             if before and before[-1].content == found.content and not even_if_same:
                 return None
-            lost, sent = await self._send_named(found)
-            if report is not None:
-                report.add(sent)
+            lost, report = await self._send_named(found)
+            if sent is not None:
+                sent.append(report)
             digest, size = await asyncio.to_thread(digest_of, snapshot), snapshot.stat().st_size
             here = found.named.intersection(await plane.blobs.digests())
             state = RunState(
@@ -348,16 +354,16 @@ class ArchiveBackup:
     async def restore(self, cards: Sequence[ArchivedFile] | None = None) -> BackupReport:
         """Bring files of the archive here (by default all) and verify every byte, also of those here."""
         cards = await self.archived() if cards is None else cards
-        report = BackupReport(archive=self.archive.name)
-        absent = [card.artifact for card in cards if not await self._sound_here(card, report)]
+        absent = [card.artifact for card in cards if not await self._sound_here(card)]
+        report = BackupReport(archive=self.archive.name, already=len(cards) - len(absent))
         await self._tell_cluster(cards)
         if absent:
             moved = await self.plane.transfers.fetch(self.archive, absent, priority="high")
-            report.take(moved, absent)
+            report += BackupReport.of(self.archive.name, moved, absent)
         await self._note("restored", report)
         return report
 
-    async def _sound_here(self, card: ArchivedFile, report: BackupReport) -> bool:
+    async def _sound_here(self, card: ArchivedFile) -> bool:
         """Whether this node has the file with the right bytes; a damaged one is set aside."""
         digest = card.artifact.digest
         try:
@@ -368,7 +374,6 @@ class ArchiveBackup:
             await set_damaged_aside(self.plane, digest, f"found damaged by a restore: {error.found}")
             return False
         await self.plane.note_copy(digest, "restore")
-        report.already += 1
         return True
 
     async def missing_here(self, digests: Collection[str]) -> list[ArchivedFile]:
@@ -398,22 +403,21 @@ class ArchiveBackup:
 
     async def consolidate(self) -> BackupReport:
         """Merge what all nodes put there into one manifest, and tell the cluster of it."""
-        report = BackupReport(archive=self.archive.name)
         before = await self.index.manifest()
         known = set() if before is None else {card.artifact.digest for card in before.cards}
-        sound = []
+        sound, failed = [], dict[str, str]()
         for card in await self.archived():
             if card.artifact.digest not in known and (lacks := await self.index.lacks_parts(card)):
-                report.failed[card.artifact.digest] = f"the archive lacks {lacks[0]}"
+                failed[card.artifact.digest] = f"the archive lacks {lacks[0]}"
                 log.error("backup.archive_lacks_parts", archive=self.archive.name, parts=lacks)
                 continue
             sound.append(card)
-        report.files, report.already = len(sound) - len(known), len(known)
         after = merged(before, sound, await self.index.inventories(), now_s=self.plane.runtime.now_s())
         if not same_content(before, after):
             await self.index.write_manifest(after)
         await self._tell_cluster(sound)
-        return report
+        new = len(sound) - len(known)
+        return BackupReport(archive=self.archive.name, files=new, already=len(known), failed=failed)
 
     async def _tell_cluster(self, cards: Sequence[ArchivedFile]) -> None:
         manifest = self.plane.manifest
@@ -428,7 +432,8 @@ class ArchiveBackup:
         if digests is None:
             copies = (await self.plane.view()).receipts
             digests = plan_reverification(copies, archive=self.archive.name, now_s=now_s, rules=self.rules)
-        report = BackupReport(archive=self.archive.name)
+        sound = mended = 0
+        failed: dict[str, str] = {}
         for digest in digests:
             card = await self.index.card(digest)
             read = None if card is None else await self.index.read_back(card, await self._source(digest))
@@ -436,14 +441,13 @@ class ArchiveBackup:
                 receipt = card.receipt(self.archive.name, _REREAD)
                 verified_s = self.plane.runtime.now_s()
                 await manifest.add_receipts([replace(receipt, verified_s=verified_s)])
-                report.already += 1
-                report.files += bool(read.mended_bytes)
+                sound += 1
+                mended += bool(read.mended_bytes)
             else:
-                why = "its card is gone" if read is None else read.why
-                report.failed[digest] = why
+                why = failed[digest] = "its card is gone" if read is None else read.why
                 await manifest.drop_copy(digest, self.archive.name)
                 log.error("backup.archive_damaged", archive=self.archive.name, digest=digest, error=why)
-        return report
+        return BackupReport(archive=self.archive.name, files=mended, already=sound, failed=failed)
 
     async def _source(self, digest: str) -> Path | None:
         return await self.plane.blobs.path(digest)

@@ -15,8 +15,8 @@ from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane
 from ringrift.data.transfer.receiving import ArrivedFile, MetadataFolder
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import EndedWork, WorkState
+from ringrift.engine.records import KvRecords
 from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Corrupt
@@ -76,18 +76,20 @@ class Cataloguer:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
-        self._key = _CURSOR + plane.this.name
+        advice = "Delete the key: all ends are read anew"
+        self._cursors = KvRecords(plane.kv, _CURSOR, CatalogueCursor, advice=advice)
 
     async def catalogue(self, *, rounds_max: int = 100) -> Catalogued:
         """Register everything that ended since the last time, at most *rounds_max* batches of it."""
-        number, total = await self._cursor(), Catalogued()
+        this, total = self._plane.this.name, Catalogued()
+        number = (await self._cursors.get(this) or CatalogueCursor()).number
         for _ in range(rounds_max):
             ended = await self._plane.queue.ended(after=number, limit=BATCH)
             if not ended:
                 break
             total = _sum(total, await self._take(ended))
             number = ended[-1].number
-            await self._plane.kv.put(self._key, msgspec.json.encode(CatalogueCursor(number)))
+            await self._cursors.put(this, CatalogueCursor(number))
         return total
 
     async def catalogue_job_records(self) -> int:
@@ -111,11 +113,6 @@ class Cataloguer:
             await plane.note_copy(digest, VERIFIER)
             found += 1
         return found
-
-    async def _cursor(self) -> int:
-        entry = await self._plane.kv.get(self._key)
-        advice = "Delete the key: all ends are read anew"
-        return 0 if entry is None else decode_entry(entry, CatalogueCursor, advice=advice).number
 
     async def _take(self, ended: Sequence[EndedWork]) -> Catalogued:
         made = [

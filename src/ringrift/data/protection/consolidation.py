@@ -26,8 +26,8 @@ from ringrift.data.protection.replication import holders
 from ringrift.data.protection.retention import read_held
 from ringrift.data.transactions import OperationType, TransactionLog
 from ringrift.decoding import convert_to
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import EndedWork, NewWork, WorkState
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -201,15 +201,14 @@ class ConsolidationDaemon(WakingDaemon):
     # --- taking results in ----------------------------------------------------------------------------
 
     async def _take_ends(self, plane: DataPlane) -> None:
-        key = _CURSOR + plane.this.name
-        entry = await plane.kv.get(key)
-        number = 0 if entry is None else decode_entry(entry, int)
+        cursors, this = KvRecords(plane.kv, _CURSOR, int), plane.this.name
+        number = await cursors.get(this) or 0
         while ends := await plane.queue.ended(after=number, limit=_PAGE):
             for end in ends:
                 if end.item.kind == KIND and end.item.state is WorkState.DONE:
                     await self._take_end(plane, end)
             number = ends[-1].number
-            await plane.kv.put(key, str(number).encode())
+            await cursors.put(this, number)
 
     async def _take_end(self, plane: DataPlane, end: EndedWork) -> None:
         """Register the merged shard first, then name it the successor of its sources; both may repeat."""

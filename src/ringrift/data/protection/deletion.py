@@ -36,14 +36,14 @@ from ringrift.data.protection.records import (
 )
 from ringrift.data.protection.retention import OpenInputs, copies_needed, needed_for, read_held
 from ringrift.data.transfer.http.wire import File
-from ringrift.errors import ConfigError, Conflict, Corrupt, RingRiftError
+from ringrift.errors import ConfigError, Corrupt, RingRiftError
 
 log = structlog.get_logger()
 
 PART = "deletion"
 SILENT_S = 60.0  # before a node that did not answer is asked again
 REFUSALS_RECORDED_MAX = 20  # of one reason, in one batch
-_TRIES, _WRITES = 3, 50
+_TRIES = 3
 _PAUSE_S = (0.05, 0.5)  # before another try, when two nodes wanted to delete the same file at once
 
 
@@ -503,14 +503,9 @@ class Deleter:
         plain = Tombstone(
             digest=artifact.digest, name=artifact.name, kind=artifact.kind.value, config=artifact.config
         )
-        for _ in range(_WRITES):
-            tombstone, revision = await self._records.tombstone_at(artifact.digest)
-            try:
-                await self._records.write(with_node(tombstone or plain, self._node, own), revision=revision)
-            except Conflict:
-                continue
-            return
-        raise Conflict(f"the tombstone of {artifact.digest[:12]} changed {_WRITES} times in a row")
+        await self._records.change(
+            artifact.digest, lambda each: with_node(each, self._node, own), plain=plain
+        )
 
     async def _take_back(self, digest: str) -> None:
         """Keep the copy after all. A crash may have dropped its receipt, so it is read before it counts."""

@@ -94,33 +94,24 @@ class DeletionRecords:
     """Tombstones and successors in the key-value port."""
 
     def __init__(self, kv: KeyValue) -> None:
-        self._kv = kv
         self._tombstones = KvRecords(kv, TOMBSTONES, Tombstone, advice=_ADVICE)
         self._successors = KvRecords(kv, SUCCESSORS, Successor, advice=_ADVICE)
 
     async def tombstone(self, digest: str) -> Tombstone | None:
-        return (await self.tombstone_at(digest))[0]
-
-    async def tombstone_at(self, digest: str) -> tuple[Tombstone | None, int | None]:
-        """The tombstone and its revision, for a change by compare-and-swap."""
         check_digest(digest)
-        entry = await self._kv.get(TOMBSTONES + digest)
-        if entry is None:
-            return None, None
-        return self._tombstones.read(entry), entry.revision
+        return await self._tombstones.get(digest)
 
-    async def write(self, tombstone: Tombstone, *, revision: int | None) -> None:
-        """Store if nobody changed it since *revision*; `Conflict` otherwise."""
-        key, value = TOMBSTONES + tombstone.digest, msgspec.json.encode(tombstone)
-        if revision is None:
-            await self._kv.create(key, value)
-        else:
-            await self._kv.update(key, value, revision=revision)
-
-    async def change(self, digest: str, edit: Callable[[Tombstone], Tombstone]) -> None:
-        """Change a tombstone that is there, whatever others change meanwhile."""
+    async def change(
+        self, digest: str, edit: Callable[[Tombstone], Tombstone], *, plain: Tombstone | None = None
+    ) -> None:
+        """Change a tombstone, whatever others change meanwhile: one that is there, or else *plain*."""
         check_digest(digest)
-        await self._tombstones.change(digest, lambda found: None if found is None else edit(found))
+
+        def step(found: Tombstone | None) -> Tombstone | None:
+            before = found or plain
+            return None if before is None else edit(before)
+
+        await self._tombstones.change(digest, step)
 
     async def name_successor(self, named: Successor) -> None:
         """Note that one artifact holds everything of another. The first one named stays."""

@@ -190,10 +190,10 @@ class DataSyncDaemon(WakingDaemon):
         # The freshness daemon says these itself: woken by its own words it would never rest.
         asked = () if self._strategy is SyncStrategy.FRESHNESS else stale
         return {
-            **dict.fromkeys(asked, self._on_model_request),
+            **dict.fromkeys(asked, self._on_request),
             "SELFPLAY_COMPLETE": self._on_new_data,
-            "SYNC_REQUEST": self._on_model_request,
-            "SYNC_RETRY_REQUESTED": self._on_model_request,
+            "SYNC_REQUEST": self._on_request,
+            "SYNC_RETRY_REQUESTED": self._on_request,
             "NODE_RECOVERED": self._on_recovered,
             "HOST_ONLINE": self._on_recovered,
             "HOST_OFFLINE": self._on_offline,
@@ -210,7 +210,7 @@ class DataSyncDaemon(WakingDaemon):
             self._requests.reasons.append(event.event_type)
         self.wake()
 
-    def _on_model_request(self, event: RouterEvent) -> None:
+    def _on_request(self, event: RouterEvent) -> None:
         self._requests.at_once = True
         self._on_new_data(event)
 
@@ -224,11 +224,11 @@ class DataSyncDaemon(WakingDaemon):
         await (await self._opened()).stalls.record_recovery_async(node)
         if self._upkeep is not None:
             self._upkeep.came_back(node)
-        self._on_model_request(event)
+        self._on_request(event)
 
     def _on_training(self, event: RouterEvent) -> None:
         self._reports.training_began(str(event.payload["node_id"]), self._runtime.now_s())
-        self._on_model_request(event)
+        self._on_request(event)
 
     # --- one cycle ------------------------------------------------------------------------------------
 

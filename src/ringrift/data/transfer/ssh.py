@@ -390,8 +390,8 @@ class SshStores:
     def __init__(self, ssh: Ssh, scratch: Scratch, *, this: str) -> None:
         self.ssh, self._scratch, self.this = ssh, scratch, this
 
-    async def look(self, line: SshLine, call: TransferCall, *, by: str) -> ReceiveReply:
-        """Ask what the node has of a call's files; it reads them for that if the call wants them read."""
+    async def look(self, line: SshLine, call: TransferCall, *, by: str) -> dict[str, int]:
+        """Ask what the node has of a call's files, read again if it wants that; return how far others are."""
         terms, receipts, offsets = call.terms, list[Receipt](), dict[str, int]()
         # In short questions where the files are read for the answer.
         bytes_max = READ_AT_ONCE if terms.read_again else math.inf
@@ -402,7 +402,9 @@ class SshStores:
             found = await self.ask(line, "look", asked, by=by, quiet_s=terms.timeout_s + reading_s)
             receipts += found.receipts
             offsets |= found.offsets
-        return ReceiveReply(receipts=tuple(receipts), offsets=offsets)
+        call.found(receipts)
+        call.lacks(call.open)
+        return offsets
 
     async def ask(
         self, line: SshLine, action: str, request: ReceiveRequest, *, by: str, quiet_s: float

@@ -67,9 +67,7 @@ class RsyncTransport:
         here = await asyncio.to_thread(self._here, call)
         line = await self._stores.ssh.line(node)
         quiet_s = terms.timeout_s
-        look = await self._stores.look(line, call, by=RSYNC)
-        call.found(look.receipts)
-        call.lacks(call.open)
+        await self._stores.look(line, call, by=RSYNC)
         for batch in call.batches():
             target = f"{data_folder(node)}/{BLOBS}/{rsync_place(self._stores.this)}/"
             paths = [str(here[card.digest]).lstrip("/") for card in batch]
@@ -227,10 +225,7 @@ class Base64Transport:
     async def send(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         call = TransferCall(artifacts, terms)
         line = await self._stores.ssh.line(node)
-        look = await self._stores.look(line, call, by=BASE64)
-        call.found(look.receipts)
-        call.lacks(call.open)
-        course = _Course(look.offsets)
+        course = _Course(await self._stores.look(line, call, by=BASE64))
         while call.open:
             pieces = await asyncio.to_thread(self._next_pieces, call, course)
             if not pieces:

@@ -503,4 +503,4 @@ class PiecePool(Generic[P]):
             self.give_up(piece, error)
             return
         self.pieces.appendleft(piece)
-        await self.runtime.sleep(pause_s(piece.tries))
+        await self.runtime.sleep(pause_s(piece.tries + 1))
