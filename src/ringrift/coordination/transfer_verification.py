@@ -153,9 +153,9 @@ class VerificationRecords:
         if found is not None:
             return _transfer(found)
         node, _, digest = transfer_id.partition("/")
-        for receipt in await self._manifest.copies(digest) if is_digest(digest) else ():
-            if receipt.node == node:
-                return _received(transfer_id, receipt)
+        receipt = await self._manifest.copy_at(digest, node) if is_digest(digest) else None
+        if receipt is not None:
+            return _received(transfer_id, receipt)
         raise ConfigError(f"no transfer is called {transfer_id!r}")
 
     async def transfers(self) -> list[TransferRecord]:

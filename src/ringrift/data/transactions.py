@@ -499,7 +499,14 @@ class TransactionLog(StoreHandle):
         *,
         ttl_s: float | None = None,
     ) -> TransactionRecord:
-        return await self._records.revise(name, step, called="transaction", ttl_s=ttl_s)
+        def checked(found: TransactionRecord | None) -> TransactionRecord:
+            if found is None:
+                raise ConfigError(f"no transaction is called {name!r}")
+            return step(found)
+
+        after = await self._records.change(name, checked, ttl_s=ttl_s)
+        assert after is not None
+        return after
 
     async def _get(self, name: str) -> TransactionRecord:
         record = await self._records.get(name)

@@ -13,7 +13,7 @@ import msgspec
 
 from ringrift.engine.encoding import NOT_NEEDED, decode_entry
 from ringrift.engine.ports import Entry, KeyValue
-from ringrift.errors import AlreadyExists, ConfigError, RevisionMismatch, Unavailable
+from ringrift.errors import AlreadyExists, RevisionMismatch, Unavailable
 
 T = TypeVar("T")
 
@@ -83,25 +83,6 @@ class KvRecords(Generic[T]):
                 continue
             return after
         raise Unavailable(f"{self.key(name)!r} changes faster than it can be written")
-
-    async def revise(
-        self,
-        name: str,
-        step: Callable[[T], T],
-        *,
-        called: str,
-        ttl_s: float | Callable[[T], float | None] | None = None,
-    ) -> T:
-        """As `change`, of a record that is there; `ConfigError` if nothing *called* so has that name."""
-
-        def checked(found: T | None) -> T:
-            if found is None:
-                raise ConfigError(f"no {called} is called {name!r}")
-            return step(found)
-
-        after = await self.change(name, checked, ttl_s=ttl_s)
-        assert after is not None
-        return after
 
     def read(self, entry: Entry) -> T:
         return decode_entry(entry, self._kind, advice=self._advice, what=self._what)

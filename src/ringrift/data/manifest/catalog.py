@@ -151,15 +151,11 @@ class Cataloguer:
         missing = [
             receipt
             for digest, receipt in receipts.items()
-            if digest in new or not await self._has_copy(digest)
+            if digest in new or await plane.manifest.copy_at(digest, plane.this.name) is None
         ]
         await plane.manifest.add_receipts(missing)
         games = games_in(cards[digest] for digest in new)
         return Catalogued(registered=len(new), copies=len(missing), games=games)
-
-    async def _has_copy(self, digest: str) -> bool:
-        copies = await self._plane.manifest.copies(digest)
-        return any(copy.node == self._plane.this.name for copy in copies)
 
 
 def _report_of(end: EndedWork) -> JobReport | None:
@@ -237,7 +233,7 @@ async def _enter(plane: DataPlane, file: ArrivedFile) -> bool:
     new = await plane.manifest.register([file.card]) > 0
     stone = (await plane.tombstones()).get(digest)
     given_up = stone is not None and this in stone.nodes  # the orphans' rules decide about its copy
-    if not given_up and all(copy.node != this for copy in await plane.manifest.copies(digest)):
+    if not given_up and await plane.manifest.copy_at(digest, this) is None:
         await plane.manifest.add_receipts([file.receipt])
     if file.sender in plane.nodes and file.sender != this:
         await _know_sender(plane, file)
@@ -246,7 +242,6 @@ async def _enter(plane: DataPlane, file: ArrivedFile) -> bool:
 
 async def _know_sender(plane: DataPlane, file: ArrivedFile) -> None:
     """What arrived whole was read whole from the sender's disk: it has a copy, too."""
-    copies = await plane.manifest.copies(file.card.digest)
-    if all(copy.node != file.sender for copy in copies):
+    if await plane.manifest.copy_at(file.card.digest, file.sender) is None:
         sent = replace(file.receipt, node=file.sender, verifier="sent")
         await plane.manifest.add_receipts([sent])

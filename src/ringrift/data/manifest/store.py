@@ -89,6 +89,9 @@ class ManifestStore:
     async def copies(self, digest: str) -> list[Receipt]:
         return await self._receipts.all(_place(digest, ""))
 
+    async def copy_at(self, digest: str, node: str) -> Receipt | None:
+        return await self._receipts.get(_place(digest, node))
+
     async def receipts(self) -> list[Receipt]:
         return await self._receipts.all()
 

@@ -178,13 +178,13 @@ class Quarantine:
         None, and nothing is noted, if it is sound by now, or gone: another was faster.
         """
         plane = self._plane
-        receipts = await self._own_receipts(digest)
+        receipt = await self._own_receipt(digest)
         # Before the file is read: a receipt of what comes after that is not dropped.
         await plane.manifest.drop_copy(digest, plane.this.name)
         moved = await self._move(digest)
         if moved is None:
-            if await plane.blobs.has(digest):
-                await plane.manifest.add_receipts(receipts)
+            if receipt is not None and await plane.blobs.has(digest):
+                await plane.manifest.add_receipts([receipt])
             return None
         note = self._note(digest, reason, moved)
         await self.marks.put(f"{digest}/{plane.this.name}", note)
@@ -206,12 +206,11 @@ class Quarantine:
         notes = [self.marks.read(entry) for entry in entries if entry.key.endswith("/")]
         return {note.digest: note for note in notes}
 
-    async def _own_receipts(self, digest: str) -> list[Receipt]:
+    async def _own_receipt(self, digest: str) -> Receipt | None:
         try:
-            copies = await self._plane.manifest.copies(digest)
+            return await self._plane.manifest.copy_at(digest, self._plane.this.name)
         except Corrupt:  # the record, that is: an orphan gets a new one
-            return []
-        return [each for each in copies if each.node == self._plane.this.name]
+            return None
 
     async def _move(self, digest: str) -> str | None:
         """Where the bad bytes are now (empty: nowhere); None if there are none."""

@@ -325,7 +325,14 @@ class DeliveryLedger(StoreHandle):
     health_check = told_by_store(blocking(check))
 
     async def _change(self, name: str, step: Callable[[DeliveryRecord], DeliveryRecord]) -> DeliveryRecord:
-        return await self._records.revise(name, step, called="delivery", ttl_s=_kept_s)
+        def checked(found: DeliveryRecord | None) -> DeliveryRecord:
+            if found is None:
+                raise ConfigError(f"no delivery is called {name!r}")
+            return step(found)
+
+        after = await self.change(name, checked)
+        assert after is not None
+        return after
 
 
 # The retry queue: failed deliveries of the ledger, tried again when they are due.
