@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypedDict, Type
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
-from ringrift.data.config import DataNode, DataNodes, has_ssh, read_nodes
+from ringrift.data.config import DataNode, DataNodes, read_nodes
 from ringrift.data.kv_records import DecisionLog
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView
 from ringrift.data.protection.promise_store import FileLook, PromiseStore
@@ -35,7 +35,6 @@ from ringrift.data.protection.records import (
     mirror_tombstones,
     set_damaged_aside,
 )
-from ringrift.data.receive_main import ReceiveRequest
 from ringrift.data.sync.mutex import SyncLocks
 from ringrift.data.transfer.archive import archive_transports, open_archive
 from ringrift.data.transfer.contract import (
@@ -109,53 +108,13 @@ A = TypeVar("A")
 
 
 class HolderWay(Protocol):
-    """One way to ask."""
+    """One way to ask: what brings files by HTTP or ssh asks about them, too."""
 
     def reaches(self, node: DataNode) -> bool: ...
 
     async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer: ...
 
     async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released: ...
-
-
-class HttpHolders:
-    """Asks the data server of the other node."""
-
-    def __init__(self, http: HttpTransport) -> None:
-        self._http = http
-
-    def reaches(self, node: DataNode) -> bool:
-        return self._http.reaches(node)
-
-    async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
-        return await self._http.ask(node, "keep", request, KeepAnswer, timeout_s=timeout_s)
-
-    async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released:
-        return await self._http.ask(node, "release", request, Released, timeout_s=timeout_s)
-
-
-class SshHolders:
-    """Runs the receiver's command on the other node."""
-
-    def __init__(self, stores: SshStores) -> None:
-        self._stores = stores
-
-    def reaches(self, node: DataNode) -> bool:
-        return has_ssh(node)
-
-    async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
-        line = await self._stores.ssh.line(node)
-        asked = ReceiveRequest(keep=request)
-        reply = await self._stores.ask(line, "keep", asked, by="ssh", quiet_s=timeout_s)
-        if reply.kept is None:
-            raise TransferFailed(f"{node.name} does not know how to keep files; is its ringrift older?")
-        return reply.kept
-
-    async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released:
-        line = await self._stores.ssh.line(node)
-        asked = ReceiveRequest(release=request)
-        await self._stores.ask(line, "release", asked, by="ssh", quiet_s=timeout_s)
-        return Released(files=0)
 
 
 class ArchiveHolders:
@@ -291,7 +250,7 @@ def assemble_holders(
     _, stores = _ssh_stores(settings, runtime, this=this)
     intake = open_intake(settings, runtime, node=this)
     http = HttpTransport(intake, secret=data_secret(settings), runtime=runtime)
-    ways = (HttpHolders(http), SshHolders(stores), ArchiveHolders(promises, runtime))
+    ways = (http, stores, ArchiveHolders(promises, runtime))
     return NodeHolders(ways, ssh_stores=stores)
 
 

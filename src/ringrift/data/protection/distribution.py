@@ -283,7 +283,8 @@ def _standing(want: Want, state: DistributionState) -> Standing:
     complete = frozenset.intersection(*has)
     unknown = tuple(digest for digest, holders in zip(want.digests, has, strict=True) if not holders)
     asked = [node for node in state.nodes.all() if _is_asked(node, want, known)]
-    missing = [node for node in asked if node.name not in complete and not _shares(node, complete, state)]
+    # Whoever sees the disk of one that has it, has it too.
+    missing = [node for node in asked if complete.isdisjoint(state.nodes.sharing(node.name))]
     deliveries = [
         delivery
         for node in missing
@@ -308,13 +309,6 @@ def _is_asked(node: DataNode, want: Want, known: Sequence[Artifact]) -> bool:
     if want.training_only and not node.training:
         return False
     return all(node.accepts(data_type_of(artifact.kind)) for artifact in known)
-
-
-def _shares(node: DataNode, holders: frozenset[str], state: DistributionState) -> bool:
-    """Whether the node sees the disk of one that has it."""
-    return bool(node.nfs) and any(
-        name in state.nodes and state.nodes[name].nfs == node.nfs for name in holders
-    )
 
 
 def _can_take(node: DataNode, state: DistributionState) -> bool:

@@ -286,7 +286,7 @@ def _refusal(node: DataNode, each: _Standing, snapshot: CopiesSnapshot) -> str:
     percent = snapshot.disk_percent.get(node.name)
     if percent is not None and percent >= node.disk_max_percent:
         return f"its disk is {percent:.0f} % full"
-    if node.nfs and any(snapshot.view.nodes[name].nfs == node.nfs for name in each.copies.nodes):
+    if not set(each.copies.nodes).isdisjoint(snapshot.view.nodes.sharing(node.name)):
         return "shares the disk of a node that has it"
     return ""
 

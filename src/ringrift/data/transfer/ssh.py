@@ -23,7 +23,8 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Receipt, in_batches
-from ringrift.data.config import DataNode
+from ringrift.data.config import DataNode, has_ssh
+from ringrift.data.protection.promises import KeepAnswer, KeepRequest, Released, ReleaseRequest
 from ringrift.data.receive_main import FULL, MODULE, REFUSED, ReceiveReply, ReceiveRequest
 from ringrift.data.transfer.contract import (
     ASKED_AT_ONCE,
@@ -387,6 +388,8 @@ def data_folder(node: DataNode) -> str:
 class SshStores:
     """Asks the stores of other nodes. *this* is how they know us."""
 
+    reaches = staticmethod(has_ssh)
+
     def __init__(self, ssh: Ssh, scratch: Scratch, *, this: str) -> None:
         self.ssh, self._scratch, self.this = ssh, scratch, this
 
@@ -405,6 +408,18 @@ class SshStores:
         call.found(receipts)
         call.lacks(call.open)
         return offsets
+
+    async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
+        asked = ReceiveRequest(keep=request)
+        reply = await self.ask(await self.ssh.line(node), "keep", asked, by="ssh", quiet_s=timeout_s)
+        if reply.kept is None:
+            raise TransferFailed(f"{node.name} does not know how to keep files; is its ringrift older?")
+        return reply.kept
+
+    async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released:
+        asked = ReceiveRequest(release=request)
+        await self.ask(await self.ssh.line(node), "release", asked, by="ssh", quiet_s=timeout_s)
+        return Released(files=0)
 
     async def ask(
         self, line: SshLine, action: str, request: ReceiveRequest, *, by: str, quiet_s: float

@@ -21,6 +21,7 @@ import msgspec
 
 from ringrift.data.artifacts import Artifact, in_batches
 from ringrift.data.config import DataNode, has_data_server
+from ringrift.data.protection.promises import KeepAnswer, KeepRequest, Released, ReleaseRequest
 from ringrift.data.transfer.chunks import Buffers, ChunkedFile, ChunksLacking, Incoming, chunk_length
 from ringrift.data.transfer.contract import (
     ASKED_AT_ONCE,
@@ -406,6 +407,12 @@ class HttpTransport:
             return line.ask(verb, message, answer)
 
         return await self._first_word(say, self._opener(node, Terms(timeout_s=timeout_s)))
+
+    async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
+        return await self.ask(node, "keep", request, KeepAnswer, timeout_s=timeout_s)
+
+    async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released:
+        return await self.ask(node, "release", request, Released, timeout_s=timeout_s)
 
     async def _work(self, work: Work, open_line: Callable[[], HttpLine]) -> Moved:
         pool = PiecePool(
