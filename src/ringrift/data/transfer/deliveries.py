@@ -207,16 +207,8 @@ class DeliveryLedger(StoreHandle):
         """Replace a delivery by what *step* makes of it; None from *step* leaves it as it is."""
         return await self._records.change(name, step, ttl_s=_kept_s)
 
-    def _fresh(
-        self,
-        data_type: str,
-        data_path: str,
-        target_node: str,
-        *,
-        checksum: str,
-        size: int,
-        source_node: str = "",
-    ) -> DeliveryRecord:
+    def _fresh(self, data_type: str, data_path: str, target_node: str, **known: Any) -> DeliveryRecord:
+        """A delivery whose first attempt begins now."""
         now_s = self._runtime.now_s()
         return DeliveryRecord(
             delivery_id=delivery_id(data_path, target_node),
@@ -224,11 +216,9 @@ class DeliveryLedger(StoreHandle):
             data_path=data_path,
             target_node=target_node,
             status=DeliveryStatus.TRANSFERRING,
-            source_node=source_node,
-            checksum=checksum,
-            size=size,
             created_at=now_s,
             updated_at=now_s,
+            **known,
         )
 
     async def record_transferred(self, name: str, *, method: str = "") -> DeliveryRecord:

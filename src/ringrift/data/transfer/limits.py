@@ -271,9 +271,9 @@ def answer(
     there = [item for item in live if item.host == ask.host]
     refused = BandwidthAllocation(host=ask.host, granted=False, priority=ask.priority)
     if len(there) >= limits.concurrent_per_host:
-        return _because(refused, f"Max concurrent transfers per host ({limits.concurrent_per_host})")
+        return replace(refused, reason=f"Max concurrent transfers per host ({limits.concurrent_per_host})")
     if len(live) >= limits.concurrent_total:
-        return _because(refused, f"Max concurrent transfers total ({limits.concurrent_total})")
+        return replace(refused, reason=f"Max concurrent transfers total ({limits.concurrent_total})")
     left_at_host = ask.host_kbps - sum(item.allocated_kbps for item in there)
     left = limits.total_kbps - sum(item.allocated_kbps for item in live)
     # A low priority must not ask a slow host for so little that nothing ever begins.
@@ -281,7 +281,7 @@ def answer(
     share = min(wanted, left_at_host, left)
     # A caller may ask for less than the least that is worth beginning; the line cannot offer less.
     if share < limits.min_kbps:
-        return _because(refused, "Insufficient bandwidth available")
+        return replace(refused, reason="Insufficient bandwidth available")
     if ask.limit_kbps is not None:
         share = max(1.0, min(share, ask.limit_kbps))
     return BandwidthAllocation(
@@ -294,10 +294,6 @@ def answer(
         granted_at=now_s,
         expires_at=now_s + limits.expires_s,
     )
-
-
-def _because(refused: BandwidthAllocation, reason: str) -> BandwidthAllocation:
-    return replace(refused, reason=reason)
 
 
 # The bandwidth manager: shares of the line, across the processes of a node.

@@ -393,7 +393,8 @@ class HttpTransport:
     async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         tally = TransferCounts(artifacts, terms, self._runtime)
         open_line = self._opener(node, terms)
-        await asyncio.to_thread(self._check_held_here, tally, read_again=terms.read_again)
+        look = partial(self._intake.look, tally.sizes(), read_again=terms.read_again)
+        tally.found(await asyncio.to_thread(look))
         if tally.open:
             await self._first_word(_hello, open_line)
         return await self._work(Fetching(self._intake, tally, terms, self._speed(node)), open_line)
@@ -458,9 +459,6 @@ class HttpTransport:
     def _check_here(self, tally: TransferCounts) -> None:
         absent = [digest for digest, size in tally.sizes().items() if self._intake.held(digest, size) is None]
         tally.fail(dict.fromkeys(absent, "it is not whole in this node's store"))
-
-    def _check_held_here(self, tally: TransferCounts, *, read_again: bool) -> None:
-        tally.found(self._intake.look(tally.sizes(), read_again=read_again))
 
     async def _ask_what_is_held(
         self, tally: TransferCounts, open_line: Callable[[], HttpLine], *, read_again: bool
