@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -314,7 +314,7 @@ class ReplayedRequest(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedText:
-    """What of a request is signed, in this order."""
+    """What of a request is signed."""
 
     method: str
     path: str
@@ -322,8 +322,8 @@ class SignedText:
     time: str
     nonce: str
     head_length: int
-    content_length: int
     head_digest: str
+    content_length: int
 
 
 class Signer:
@@ -358,7 +358,17 @@ class Signer:
         self._check(expected, signature)
 
     def _of_request(self, words: SignedText) -> str:
-        return self._sign("request", *map(str, astuple(words)))
+        return self._sign(
+            "request",
+            words.method,
+            words.path,
+            words.node,
+            words.time,
+            words.nonce,
+            str(words.head_length),
+            str(words.content_length),
+            words.head_digest,
+        )
 
     def _sign(self, *parts: str) -> str:
         # No part may contain the separator: headers and request lines cannot hold a line feed.
