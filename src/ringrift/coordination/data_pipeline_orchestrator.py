@@ -26,7 +26,7 @@ from ringrift.coordination.orchestrator_registry import get_orchestrator_roles
 from ringrift.coordination.run_coordinator import answers_of, get_loop_waker, get_open_run, get_stage_members
 from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.arguments import check_integer
-from ringrift.engine.blocking import blocking, run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.fencing import is_fenced
 from ringrift.engine.leases import ControlSeen, control_seen
 from ringrift.engine.lock_files import OWN_PROGRAM
@@ -528,8 +528,9 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
             "refused_claims": msgspec.to_builtins(await refused_claims(engine.kv)),
         }
 
-    def _stored_state(self) -> str | None:
-        return run_state(run_blocking(stored_status(), timeout_s=ANSWER_S), self.runtime.now_s())
+    @blocking(timeout_s=ANSWER_S)
+    async def _stored_state(self) -> str | None:
+        return run_state(await stored_status(), self.runtime.now_s())
 
     def _of_the_run(self) -> dict[str, Any]:
         run = self._answers.run()

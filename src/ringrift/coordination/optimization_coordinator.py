@@ -4,7 +4,6 @@ each.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -14,7 +13,7 @@ import structlog
 
 from ringrift.coordination.run_coordinator import ListeningCoordinator, Told, heard_by
 from ringrift.engine.arguments import refuse
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.engine.records import read_record
@@ -456,31 +455,29 @@ async def async_trigger(
         return None
 
 
-def trigger_cmaes(config_key: str | None = None, reason: str = "", **params: Any) -> OptimizationRun | None:
+@blocking(timeout_s=ANSWER_S)
+async def trigger_cmaes(
+    config_key: str | None = None, reason: str = "", **params: Any
+) -> OptimizationRun | None:
     """Search for better settings of the search with which the champion plays, from code that is not async.
 
     Before there is a champion, or with `subject="heuristic"`, for weights of the heuristic player, which
     change nothing in the run.
     """
-    return _trigger(OptimizationType.CMAES, config_key, reason, params)
+    return await async_trigger(OptimizationType.CMAES, config_key, reason, **params)
 
 
-def trigger_nas(config_key: str | None = None, reason: str = "", **params: Any) -> OptimizationRun | None:
-    """Search for the size of the network, from code that is not async."""
-    return _trigger(OptimizationType.NAS, config_key, reason, params)
-
-
-def trigger_pbt(config_key: str | None = None, reason: str = "", **params: Any) -> OptimizationRun | None:
-    """Search for training parameters by a population, from code that is not async."""
-    return _trigger(OptimizationType.PBT, config_key, reason, params)
-
-
-def _trigger(
-    kind: OptimizationType, config_key: str | None, reason: str, params: dict[str, Any]
+@blocking(timeout_s=ANSWER_S)
+async def trigger_nas(
+    config_key: str | None = None, reason: str = "", **params: Any
 ) -> OptimizationRun | None:
-    work = async_trigger(kind, config_key, reason, **params)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    return run_blocking(work, timeout_s=ANSWER_S)
+    """Search for the size of the network, from code that is not async."""
+    return await async_trigger(OptimizationType.NAS, config_key, reason, **params)
+
+
+@blocking(timeout_s=ANSWER_S)
+async def trigger_pbt(
+    config_key: str | None = None, reason: str = "", **params: Any
+) -> OptimizationRun | None:
+    """Search for training parameters by a population, from code that is not async."""
+    return await async_trigger(OptimizationType.PBT, config_key, reason, **params)

@@ -8,7 +8,7 @@ import psutil
 
 from ringrift.coordination.queue_monitor import get_queue_monitor
 from ringrift.coordination.stability_heuristic import get_threshold_manager
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.opening import engine_on_demand, shared_kv
 from ringrift.engine.run_reports import reported_health
 from ringrift.machine import read_resources
@@ -35,18 +35,21 @@ def get_emergency_stop() -> EmergencyStop:
     return EmergencyStop.get_instance()
 
 
-def emergency_notice() -> EmergencyNotice | None:
+@blocking(timeout_s=ANSWER_S)
+async def emergency_notice() -> EmergencyNotice | None:
     """Return why everything stands still; None when it does not. For code without a loop."""
-    return run_blocking(get_emergency_stop().notice(), timeout_s=ANSWER_S)
+    return await get_emergency_stop().notice()
 
 
-def turn_on_emergency_stop(reason: str) -> EmergencyNotice:
-    return run_blocking(get_emergency_stop().turn_on(reason), timeout_s=ANSWER_S)
+@blocking(timeout_s=ANSWER_S)
+async def turn_on_emergency_stop(reason: str) -> EmergencyNotice:
+    return await get_emergency_stop().turn_on(reason)
 
 
-def clear_emergency_stop() -> EmergencyNotice | None:
+@blocking(timeout_s=ANSWER_S)
+async def clear_emergency_stop() -> EmergencyNotice | None:
     """Let work start again; return what was in force."""
-    return run_blocking(get_emergency_stop().clear(), timeout_s=ANSWER_S)
+    return await get_emergency_stop().clear()
 
 
 def get_task_admission() -> TaskAdmission:
@@ -76,9 +79,10 @@ class Safeguards(SpawnGate, SingletonMixin):
     def __init__(self, admission: TaskAdmission | None = None) -> None:
         super().__init__(get_task_admission() if admission is None else admission)
 
-    def check_before_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
+    @blocking(timeout_s=ANSWER_S)
+    async def check_before_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
         """`allow` for code without a loop."""
-        return run_blocking(self.allow(task_type, node_id), timeout_s=ANSWER_S).as_pair()
+        return (await self.allow(task_type, node_id)).as_pair()
 
     @told_by_store
     def health_check(self) -> HealthCheckResult:

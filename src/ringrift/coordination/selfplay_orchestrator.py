@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from ringrift.coordination.event_emitters import emit_selfplay_complete
 from ringrift.coordination.handler_base import SubscribedCoordinator
 from ringrift.coordination.run_coordinator import get_loop_waker
-from ringrift.engine.blocking import blocking, run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkQueue, WorkState
 from ringrift.engine.run_reports import reported
@@ -148,9 +148,10 @@ class SelfplayOrchestrator(SubscribedCoordinator):
         store = await self._get_store()
         return "" if store is None else (await read_announced(store.kv)).why_held(self.runtime.now_s())
 
-    def is_paused(self) -> tuple[bool, str]:
+    @blocking(timeout_s=ANSWER_S)
+    async def is_paused(self) -> tuple[bool, str]:
         """Whether backpressure holds self-play back, and why. `ringrift explain` says what else does."""
-        why = run_blocking(self.why_held(), timeout_s=ANSWER_S)
+        why = await self.why_held()
         return bool(why), why
 
     async def stats(self) -> dict[str, Any]:
@@ -180,9 +181,7 @@ class SelfplayOrchestrator(SubscribedCoordinator):
 
     get_active_tasks = blocking(active_tasks, timeout_s=ANSWER_S)
     get_history = blocking(history, timeout_s=ANSWER_S)
-
-    def get_stats(self) -> dict[str, Any]:
-        return run_blocking(self.stats(), timeout_s=ANSWER_S)
+    get_stats = blocking(stats, timeout_s=ANSWER_S)
 
     @reported
     def get_metrics(self) -> dict[str, Any]:

@@ -63,6 +63,7 @@ from ringrift.work.limits import (
     judge,
 )
 from ringrift.work.tasks import (
+    EndedTotals,
     RunningTask,
     TaskRegistry,
     TaskType,
@@ -151,8 +152,9 @@ class TaskCoordinator(WiredCoordinator):
         self._counts["refused"] += not answer.ok
         return answer
 
-    def can_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
-        return run_blocking(self.verdict(task_type, node_id), timeout_s=ANSWER_S).as_pair()
+    @blocking(timeout_s=ANSWER_S)
+    async def can_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
+        return (await self.verdict(task_type, node_id)).as_pair()
 
     # --- the life of a task ---------------------------------------------------------------------------
 
@@ -179,6 +181,7 @@ class TaskCoordinator(WiredCoordinator):
 
     def heartbeat_task(self, task_id: str) -> bool:
         """Say that a task lives; False if nobody registered it."""
+        # The router is told outside of the background loop: its home is another one.
         known = run_blocking(self.admission.registry.heartbeat(task_id), timeout_s=ANSWER_S)
         if known:
             payload = {"task_id": task_id, "node_id": self._runtime.hostname}
@@ -247,40 +250,47 @@ class TaskCoordinator(WiredCoordinator):
             await self._emergency.clear()
         await self.admission.set_state(state, reason, for_s=for_s)
 
-    def get_state(self) -> CoordinatorState:
-        return run_blocking(self.admission.state(), timeout_s=ANSWER_S).state
+    @blocking(timeout_s=ANSWER_S)
+    async def get_state(self) -> CoordinatorState:
+        return (await self.admission.state()).state
 
-    def pause(self, reason: str = "asked for", *, for_s: float | None = None) -> None:
-        run_blocking(self.set_state(CoordinatorState.PAUSED, reason, for_s=for_s), timeout_s=ANSWER_S)
+    @blocking(timeout_s=ANSWER_S)
+    async def pause(self, reason: str = "asked for", *, for_s: float | None = None) -> None:
+        await self.set_state(CoordinatorState.PAUSED, reason, for_s=for_s)
 
-    def drain(self, reason: str = "asked for") -> None:
-        run_blocking(self.set_state(CoordinatorState.DRAINING, reason), timeout_s=ANSWER_S)
+    @blocking(timeout_s=ANSWER_S)
+    async def drain(self, reason: str = "asked for") -> None:
+        await self.set_state(CoordinatorState.DRAINING, reason)
 
-    def resume(self) -> None:
-        run_blocking(self.set_state(CoordinatorState.RUNNING), timeout_s=ANSWER_S)
+    @blocking(timeout_s=ANSWER_S)
+    async def resume(self) -> None:
+        await self.set_state(CoordinatorState.RUNNING)
 
-    def emergency_stop(self, reason: str) -> None:
-        run_blocking(self.set_state(CoordinatorState.EMERGENCY, reason), timeout_s=ANSWER_S)
+    @blocking(timeout_s=ANSWER_S)
+    async def emergency_stop(self, reason: str) -> None:
+        await self.set_state(CoordinatorState.EMERGENCY, reason)
 
-    def reserve_node(self, node_id: str, purpose: str, *, for_s: float = 3600.0) -> bool:
+    @blocking(timeout_s=ANSWER_S)
+    async def reserve_node(self, node_id: str, purpose: str, *, for_s: float = 3600.0) -> bool:
         """Keep a node for one type of task for a while; False if it is kept for another."""
-        keeping = self.admission.registry.reserve(node_id, purpose=purpose, for_s=for_s)
-        return run_blocking(keeping, timeout_s=ANSWER_S)
+        return await self.admission.registry.reserve(node_id, purpose=purpose, for_s=for_s)
 
-    def release_node(self, node_id: str) -> bool:
-        return run_blocking(self.admission.registry.free(node_id), timeout_s=ANSWER_S)
+    @blocking(timeout_s=ANSWER_S)
+    async def release_node(self, node_id: str) -> bool:
+        return await self.admission.registry.free(node_id)
 
     # --- what it knows --------------------------------------------------------------------------------
 
-    def get_tasks(self, task_type: str | None = None, node_id: str | None = None) -> list[RunningTask]:
+    @blocking(timeout_s=ANSWER_S)
+    async def get_tasks(self, task_type: str | None = None, node_id: str | None = None) -> list[RunningTask]:
         """Return what runs now: claims of the work queue and registered tasks."""
         wanted = None if task_type is None else task_type_of(task_type)
-        tasks = run_blocking(self.admission.registry.running(), timeout_s=ANSWER_S)
+        tasks = await self.admission.registry.running()
         return [task for task in tasks if wanted in (None, task.task_type) and node_id in (None, task.node)]
 
     def get_stats(self) -> dict[str, Any]:
         """What runs and how tasks ended, the same in every process; *asked* and *refused* are of this one."""
-        tasks, ended = self.get_tasks(), run_blocking(self.admission.registry.outcomes(), timeout_s=ANSWER_S)
+        tasks, ended = self.get_tasks(), self._ended_so_far()
         return {
             **self.get_metrics(),
             "state": self.get_state().value,
@@ -292,6 +302,10 @@ class TaskCoordinator(WiredCoordinator):
             "by_type": {kind.value: number for kind, number in counted(tasks).items()},
             **self._held_back(),
         }
+
+    @blocking(timeout_s=ANSWER_S)
+    async def _ended_so_far(self) -> EndedTotals:
+        return await self.admission.registry.outcomes()
 
     @reported
     def _held_back(self) -> dict[str, Any]:

@@ -320,34 +320,32 @@ def wire_training_events(router: UnifiedEventRouter | None = None) -> TrainingCo
 _CANCELLED = "whoever asked for the slot was cancelled"
 
 
-def request_training_slot(
+@blocking(timeout_s=ANSWER_S, plus="wait_seconds")
+async def request_training_slot(
     board_type: str, num_players: int | None = None, model_version: str = "", *, wait_seconds: float = 0.0
 ) -> str | None:
     """Take a slot and return the id of the training; None if there is none (`can_train` says why)."""
-    asking = get_training_coordinator().request(
-        _key(board_type, num_players), model_version=model_version, wait_s=wait_seconds
+    config = _key(board_type, num_players)
+    answer = await get_training_coordinator().request(
+        config, model_version=model_version, wait_s=wait_seconds
     )
-    answer = run_blocking(asking, timeout_s=wait_seconds + ANSWER_S)
     return answer.job_id if isinstance(answer, TrainingJob) else None
 
 
-def release_training_slot(
+@blocking(timeout_s=ANSWER_S)
+async def release_training_slot(
     job_id: str, *, model_path: str = "", error: str = "", val_loss: float | None = None
 ) -> bool:
     """Give a slot back and tell how the training ended; False if this process did not hold it."""
-    ending = get_training_coordinator().finish(job_id, model_path=model_path, error=error, val_loss=val_loss)
-    return run_blocking(ending, timeout_s=ANSWER_S)
+    coordinator = get_training_coordinator()
+    return await coordinator.finish(job_id, model_path=model_path, error=error, val_loss=val_loss)
 
 
-def update_training_progress(job_id: str, epochs: int, best_val_loss: float | None = None) -> None:
+@blocking(timeout_s=ANSWER_S)
+async def update_training_progress(job_id: str, epochs: int, best_val_loss: float | None = None) -> None:
     """Say how far a training is; `LeaseLost` when it lost its slot and must stop."""
     slots = get_training_coordinator().slots
-    run_blocking(slots.update(job_id, epochs=epochs, best_val_loss=best_val_loss), timeout_s=ANSWER_S)
-
-
-def can_train(board_type: str, num_players: int | None = None) -> tuple[bool, str]:
-    """Return whether a slot would be given now, and why not."""
-    return run_blocking(async_can_train(board_type, num_players), timeout_s=ANSWER_S)
+    await slots.update(job_id, epochs=epochs, best_val_loss=best_val_loss)
 
 
 @contextmanager
@@ -398,9 +396,13 @@ def get_training_status() -> dict[str, Any]:
 
 
 async def async_can_train(board_type: str, num_players: int | None = None) -> tuple[bool, str]:
+    """Return whether a slot would be given now, and why not."""
     config, slots = _key(board_type, num_players), get_training_coordinator().slots
     refused = await slots.can_train(config) if slots.can_be_read() else None
     return (True, "") if refused is None else (False, f"{refused.reason.value}: {refused.message}")
+
+
+can_train = blocking(async_can_train, timeout_s=ANSWER_S)
 
 
 async def async_request_training(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -81,21 +82,34 @@ def blocking(call: Callable[P, Coroutine[Any, Any, T]], *, timeout_s: float = 30
 
 
 @overload
-def blocking(*, timeout_s: float) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, T]]: ...
+def blocking(
+    *, timeout_s: float, plus: str = ""
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, T]]: ...
 
 
-def blocking(call: Any = None, *, timeout_s: float = 30.0) -> Any:
+def blocking(call: Any = None, *, timeout_s: float = 30.0, plus: str = "") -> Any:
     """Return the twin of an async function or method for code without an event loop.
 
     `plain = blocking(in_a_loop)` where both have a name, and above the function as a decorator where only the
-    blocking one has. The whole body runs on the background loop, so nothing in it may block.
+    blocking one has. The whole body runs on the background loop, so nothing in it may block; what asks the
+    store by a blocking call of its own, such as `reported`, stays outside.
+
+    *plus* names the argument that says how long the call itself may wait, which comes on top of *timeout_s*:
+    its own error then comes before the time-out of the twin.
     """
     if call is None:
-        return functools.partial(blocking, timeout_s=timeout_s)
+        return functools.partial(blocking, timeout_s=timeout_s, plus=plus)
+    signature = inspect.signature(call)
+    assert not plus or plus in signature.parameters, f"{call.__qualname__} takes no {plus}"
 
     @functools.wraps(call)
     def run(*args: Any, **kwargs: Any) -> Any:
-        return run_blocking(call(*args, **kwargs), timeout_s=timeout_s)
+        limit_s = timeout_s
+        if plus:
+            wait_s = signature.bind(*args, **kwargs).arguments.get(plus, signature.parameters[plus].default)
+            check_wait(plus, wait_s)
+            limit_s += wait_s
+        return run_blocking(call(*args, **kwargs), timeout_s=limit_s)
 
     return run
 
