@@ -176,7 +176,7 @@ def test_what_a_call_may_wait_itself_comes_on_top_of_the_time_out():
     assert patient(wait_seconds=0.3) == 0.3
     assert patient() == 0.0
     hasty = blocking(wait_for_paper, timeout_s=0.01)
-    with pytest.raises(Unavailable, match="no answer in 0.01 s"):
+    with pytest.raises(Unavailable, match=r"no answer in 0\.01 s"):
         hasty(wait_seconds=5.0)
 
 
