@@ -302,10 +302,4 @@ def get_curriculum_integration(**parts: Any) -> CurriculumIntegration:
 
 
 reset_curriculum_integration = CurriculumIntegration.reset_instance
-
-
-def wire_curriculum_events(router: UnifiedEventRouter | None = None) -> CurriculumIntegration:
-    """Return the coordinator, subscribed. With a *router* of its own it is not the one of the process."""
-    made = get_curriculum_integration() if router is None else CurriculumIntegration(router=router)
-    made.wire()
-    return made
+wire_curriculum_events = CurriculumIntegration.wired

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ringrift.coordination.event_router import get_router
@@ -95,6 +95,13 @@ class WiredCoordinator(SingletonMixin, ABC):
         """Whether it was ever wired in this process, so that its fields tell something."""
         return self._was_wired
 
+    def wire_for(self) -> Callable[[], None]:
+        """Subscribe for a part; return what ends that. What somebody else has wired is not its to end."""
+        if self._subscriptions:
+            return lambda: None
+        self.wire()
+        return self.unwire
+
     @property
     def status(self) -> CoordinatorStatus:
         return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
@@ -113,6 +120,13 @@ class WiredCoordinator(SingletonMixin, ABC):
         for subscription in self._subscriptions:
             subscription.cancel()
         self._subscriptions = []
+
+    @classmethod
+    def wired(cls, router: UnifiedEventRouter | None = None) -> Self:
+        """Return the coordinator of this process, subscribed; for another *router*, one of its own."""
+        found = cls.get_instance() if router is None else cls._for_this_process(router=router)
+        found.wire()
+        return found
 
     @classmethod
     def reset_instance(cls) -> Self | None:

@@ -253,13 +253,7 @@ def get_metrics_orchestrator() -> MetricsAnalysisOrchestrator:
 
 
 reset_metrics_orchestrator = MetricsAnalysisOrchestrator.reset_instance
-
-
-def wire_metrics_events(router: UnifiedEventRouter | None = None) -> MetricsAnalysisOrchestrator:
-    """Return the coordinator, subscribed. With a *router* of its own it is not the one of the process."""
-    made = get_metrics_orchestrator() if router is None else MetricsAnalysisOrchestrator(router=router)
-    made.wire()
-    return made
+wire_metrics_events = MetricsAnalysisOrchestrator.wired
 
 
 def record_metric(name: str, value: float, config_key: str | None = None, **labels: Any) -> None:

@@ -384,13 +384,7 @@ def get_model_coordinator() -> ModelLifecycleCoordinator:
 
 
 reset_model_coordinator = ModelLifecycleCoordinator.reset_instance
-
-
-def wire_model_events(*, router: UnifiedEventRouter | None = None) -> ModelLifecycleCoordinator:
-    """Return this process's coordinator, subscribed; a *router* of its own gives a coordinator of its own."""
-    coordinator = get_model_coordinator() if router is None else ModelLifecycleCoordinator(router=router)
-    coordinator.wire()
-    return coordinator
+wire_model_events = ModelLifecycleCoordinator.wired
 
 
 def get_production_model_id(

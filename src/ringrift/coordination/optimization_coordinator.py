@@ -18,7 +18,6 @@ from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.engine.records import read_record
 from ringrift.errors import ConfigError, Conflict
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.judging.ratings import WINDOW_POINTS, analyse
 from ringrift.learning.loop import configs_of_the_run
 from ringrift.learning.plan.rules import LearningRules
@@ -432,13 +431,7 @@ def get_optimization_coordinator(**parts: Any) -> OptimizationCoordinator:
 
 
 reset_optimization_coordinator = OptimizationCoordinator.reset_instance
-
-
-def wire_optimization_events(router: UnifiedEventRouter | None = None) -> OptimizationCoordinator:
-    """Return the coordinator, subscribed. With a *router* of its own it is not the one of the process."""
-    made = get_optimization_coordinator() if router is None else OptimizationCoordinator(router=router)
-    made.wire()
-    return made
+wire_optimization_events = OptimizationCoordinator.wired
 
 
 async def async_trigger(

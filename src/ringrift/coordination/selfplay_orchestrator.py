@@ -181,7 +181,10 @@ class SelfplayOrchestrator(SubscribedCoordinator):
 
     get_active_tasks = blocking(active_tasks, timeout_s=ANSWER_S)
     get_history = blocking(history, timeout_s=ANSWER_S)
-    get_stats = blocking(stats, timeout_s=ANSWER_S)
+
+    @blocking(timeout_s=ANSWER_S)
+    async def get_stats(self) -> dict[str, Any]:
+        return await self.stats()
 
     @reported
     def get_metrics(self) -> dict[str, Any]:
@@ -328,13 +331,7 @@ def get_selfplay_orchestrator() -> SelfplayOrchestrator:
 
 
 reset_selfplay_orchestrator = SelfplayOrchestrator.reset_instance
-
-
-def wire_selfplay_events(router: UnifiedEventRouter | None = None) -> SelfplayOrchestrator:
-    """Return the orchestrator of this process, subscribed; for another *router*, one of its own."""
-    found = get_selfplay_orchestrator() if router is None else SelfplayOrchestrator(router=router)
-    found.wire()
-    return found
+wire_selfplay_events = SelfplayOrchestrator.wired
 
 
 async def emit_selfplay_completion(

@@ -385,13 +385,7 @@ def get_task_coordinator() -> TaskCoordinator:
 
 
 reset_task_coordinator = TaskCoordinator.reset_instance
-
-
-def wire_task_limits(router: UnifiedEventRouter | None = None) -> TaskCoordinator:
-    """Return the coordinator of this process, subscribed; for another *router*, one of its own."""
-    coordinator = get_task_coordinator() if router is None else TaskCoordinator(router=router)
-    coordinator.wire()
-    return coordinator
+wire_task_limits = TaskCoordinator.wired
 
 
 def can_spawn(task_type: TaskType | str, node_id: str = "") -> tuple[bool, str]:

@@ -304,13 +304,7 @@ def get_training_coordinator() -> TrainingCoordinator:
 
 
 reset_training_coordinator = TrainingCoordinator.reset_instance
-
-
-def wire_training_events(router: UnifiedEventRouter | None = None) -> TrainingCoordinator:
-    """Return the coordinator of this process, subscribed; for another *router*, one of its own."""
-    found = get_training_coordinator() if router is None else TrainingCoordinator(router=router)
-    found.wire()
-    return found
+wire_training_events = TrainingCoordinator.wired
 
 
 # The plain functions may be called from any thread but not on an event loop; those named `async_` are for

@@ -648,13 +648,7 @@ def get_health_manager() -> UnifiedHealthManager:
 
 
 reset_health_manager = UnifiedHealthManager.reset_instance
-
-
-def wire_health_events(router: UnifiedEventRouter | None = None) -> UnifiedHealthManager:
-    """Return the health manager of this process, subscribed; for another *router*, one of its own."""
-    manager = get_health_manager() if router is None else UnifiedHealthManager(router=router)
-    manager.wire()
-    return manager
+wire_health_events = UnifiedHealthManager.wired
 
 
 def get_system_health_score() -> float:
