@@ -29,7 +29,7 @@ from ringrift.learning.judging.promotion import ROLLBACK, PromotionJudgement, Pr
 from ringrift.learning.models import MODELS_FOLDER, ChampionFiles
 from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rechecked_since, under_judgement
 from ringrift.learning.plan.trust import previous_champion
-from ringrift.learning.situation import Situations
+from ringrift.learning.situation import Situation, Situations
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -58,6 +58,7 @@ class AutoPromotionDaemon(AskedDaemon):
 
     capability: ClassVar[str] = "promotion"
     plans_as = "auto_promotion"
+    interval_s = INTERVAL_S
     emits: ClassVar[tuple[str, ...]] = ("CROSSBOARD_PROMOTION", "MODEL_CORRUPTED", "PROMOTION_FAILED")
 
     def __init__(
@@ -69,9 +70,7 @@ class AutoPromotionDaemon(AskedDaemon):
         settings: Mapping[str, Any] | None = None,
         files: ChampionFiles | None = None,
     ) -> None:
-        super().__init__(
-            "auto_promotion", interval_s=INTERVAL_S, router=router, runtime=runtime, situations=situations
-        )
+        super().__init__(router=router, runtime=runtime, situations=situations)
         self._cooldown_s = float((settings or {}).get("cooldown_s", COOLDOWN_S))
         self._reports: OrderedDict[str, tuple[float, str]] = OrderedDict()  # config: when, what is against it
         self._files = files
@@ -145,9 +144,8 @@ class AutoPromotionDaemon(AskedDaemon):
             await self._install(situation.state)
             await self._tell_crossing(situation.state)
 
-    async def _run_cycle(self) -> None:
-        for situation in self._situations.all().values():
-            await self._install(situation.state)
+    async def _look(self, situation: Situation) -> None:
+        await self._install(situation.state)
 
     async def _install(self, state: ConfigState) -> None:
         """Publish the champion's files. A failure is told once, and stays visible in the health."""

@@ -14,7 +14,6 @@ from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import Curve
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.records import Match
@@ -29,9 +28,8 @@ from ringrift.learning.plan.evaluation import (
     request_details,
     wanted_games,
 )
-from ringrift.learning.situation import Situations
+from ringrift.learning.situation import Situation, Situations
 from ringrift.process import process_scope, reset_of
-from ringrift.runtime import Runtime
 from ringrift.statistics.match_evidence import expected_score
 from ringrift.status import HealthCheckResult
 
@@ -367,6 +365,7 @@ class EvaluationDaemon(AskedDaemon):
 
     capability: ClassVar[str] = "evaluation"
     plans_as = "evaluation"
+    interval_s = INTERVAL_S
     emits: ClassVar[tuple[str, ...]] = (
         "ELO_SIGNIFICANT_CHANGE",
         "ELO_UPDATED",
@@ -374,17 +373,7 @@ class EvaluationDaemon(AskedDaemon):
         "MODEL_EVALUATION_BLOCKED",
     )
 
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-        interval_s: float = INTERVAL_S,
-    ) -> None:
-        super().__init__(
-            "evaluation", interval_s=interval_s, router=router, runtime=runtime, situations=situations
-        )
+    def _set_up(self) -> None:
         self._told: dict[str, KnownRatings] = {}
         self._missing: OrderedDict[str, str] = OrderedDict()  # model path: on too few nodes, why
 
@@ -463,12 +452,8 @@ class EvaluationDaemon(AskedDaemon):
         }
         return {**dict.fromkeys(heard_by("evaluation"), self._on_news), **special}
 
-    async def _run_cycle(self) -> None:
-        for config in self._situations.all():
-            await self._tell_ratings(config)
-
     async def _on_news(self, event: RouterEvent) -> None:
-        await self._tell_ratings(str(event.payload.get("config_key")))
+        await self._look_at(event.payload.get("config_key"))
 
     async def _on_incomplete(self, event: RouterEvent) -> None:
         """A model that is on too few nodes cannot be evaluated there; whoever distributes has to know."""
@@ -490,13 +475,10 @@ class EvaluationDaemon(AskedDaemon):
         for path in [path for path in self._missing if model and model in path]:
             del self._missing[path]
 
-    async def _tell_ratings(self, config: str) -> None:
-        situation = self._situations.get(config)
-        if situation is None:
-            return
+    async def _look(self, situation: Situation) -> None:
+        config = situation.state.config
         self._told[config], told = look(self._told.get(config), situation.state, situation.curve)
-        for name, payload in told:
-            await self.router.publish(name, payload, self.name)
+        await self.tell(told)
 
     @reported_health
     def health_check(self) -> HealthCheckResult:

@@ -94,23 +94,10 @@ class ArchitectureFeedback(SituationDaemon):
 
     capability: ClassVar[str] = "training_feedback"
     plans_as = "architecture_feedback"
+    interval_s = ARCHITECTURE_INTERVAL_S
     emits: ClassVar[tuple[str, ...]] = ("ARCHITECTURE_WEIGHTS_UPDATED",)
 
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-        interval_s: float = ARCHITECTURE_INTERVAL_S,
-    ) -> None:
-        super().__init__(
-            "architecture_feedback",
-            interval_s=interval_s,
-            router=router,
-            runtime=runtime,
-            situations=situations,
-        )
+    def _set_up(self) -> None:
         self._told: dict[str, dict[str, float]] = {}
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
@@ -118,20 +105,15 @@ class ArchitectureFeedback(SituationDaemon):
         return dict.fromkeys(heard, self._on_event)
 
     async def _on_event(self, event: RouterEvent) -> None:
-        await self._look(str(event.payload.get("config_key")))
+        await self._look_at(event.payload.get("config_key"))
 
-    async def _run_cycle(self) -> None:
-        for config in self._situations.all():
-            await self._look(config)
-
-    async def _look(self, config: str) -> None:
+    async def _look(self, situation: Situation) -> None:
+        config = situation.state.config
         weights, before = self.weights(config), self._told.get(config)
-        if weights in (None, before):
+        if weights is None or weights == before:
             return
         self._told[config] = weights
-        await self.router.publish(
-            "ARCHITECTURE_WEIGHTS_UPDATED", {"config_key": config, "weights": weights}, self.name
-        )
+        await self.tell([("ARCHITECTURE_WEIGHTS_UPDATED", {"config_key": config, "weights": weights})])
 
     def weights(self, config_key: str) -> dict[str, float] | None:
         """The size in force with its weight; None for a config that does not run here."""
@@ -160,19 +142,10 @@ class GauntletFeedbackController(EvaluationWatcher):
 
     capability: ClassVar[str] = "training_feedback"
     plans_as = "gauntlet_feedback"
+    interval_s = GAUNTLET_INTERVAL_S
     emits: ClassVar[tuple[str, ...]] = ("HYPERPARAMETER_UPDATED",)
 
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-        interval_s: float = GAUNTLET_INTERVAL_S,
-    ) -> None:
-        super().__init__(
-            "gauntlet_feedback", interval_s=interval_s, router=router, runtime=runtime, situations=situations
-        )
+    def _set_up(self) -> None:
         self._told: dict[str, Feedback] = {}
         self._told_s: dict[str, float] = {}
 
@@ -184,8 +157,7 @@ class GauntletFeedbackController(EvaluationWatcher):
         if held_back or before.by_gauntlet == found.by_gauntlet:
             return
         self._told[config], self._told_s[config] = found, now_s
-        for name, payload in _gauntlet_events(config, before, found):
-            await self.router.publish(name, payload, self.name)
+        await self.tell(_gauntlet_events(config, before, found))
 
     def health_check(self) -> HealthCheckResult:
         in_force = {config: found.by_gauntlet for config, found in self._told.items() if found.by_gauntlet}
@@ -364,7 +336,8 @@ class FeedbackLoopController(AskedDaemon):
     """The feedback of every config, told on change. Small changes are held back."""
 
     capability: ClassVar[str] = "training_feedback"
-    plans_as = "feedback_loop"
+    plans_as = SOURCE
+    interval_s = INTERVAL_S
     emits: ClassVar[tuple[str, ...]] = (
         "ADAPTIVE_PARAMS_CHANGED",
         "EXPLORATION_ADJUSTED",
@@ -382,9 +355,9 @@ class FeedbackLoopController(AskedDaemon):
         runtime: Runtime | None = None,
         situations: Situations | None = None,
         signals: FeedbackSignals | None = None,
-        interval_s: float = INTERVAL_S,
+        interval_s: float | None = None,
     ) -> None:
-        super().__init__(SOURCE, interval_s=interval_s, router=router, runtime=runtime, situations=situations)
+        super().__init__(router=router, runtime=runtime, situations=situations, interval_s=interval_s)
         self.signals = signals or get_feedback_signals()
         self._said: dict[str, _Said] = {}
 
@@ -400,13 +373,7 @@ class FeedbackLoopController(AskedDaemon):
         if signal is None:
             return
         self.signals.add(signal)
-        situation = self._situations.get(signal.config_key)
-        if situation is not None:
-            await self._look(situation)
-
-    async def _run_cycle(self) -> None:
-        for situation in self._situations.all().values():
-            await self._look(situation)
+        await self._look_at(signal.config_key)
 
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
@@ -416,8 +383,7 @@ class FeedbackLoopController(AskedDaemon):
         if worth_telling(said.feedback, found):
             told += feedback_events(config, said.feedback, found)
             said.feedback = found
-        for name, payload in told:
-            await self.router.publish(name, payload, self.name)
+        await self.tell(told)
 
     # --- what it knows --------------------------------------------------------------------------------------
 

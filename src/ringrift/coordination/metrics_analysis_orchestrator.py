@@ -327,6 +327,7 @@ class ModelPerformanceWatchdog(EvaluationWatcher):
 
     capability: ClassVar[str] = "trend_analysis"
     plans_as = "model_performance_watchdog"
+    interval_s = WATCH_S
     emits: ClassVar[tuple[str, ...]] = (
         "REGRESSION_CLEARED",
         "REGRESSION_CRITICAL",
@@ -337,29 +338,13 @@ class ModelPerformanceWatchdog(EvaluationWatcher):
         "TRAINING_ROLLBACK_NEEDED",
     )
 
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-        interval_s: float = WATCH_S,
-    ) -> None:
-        super().__init__(
-            "model_performance_watchdog",
-            interval_s=interval_s,
-            router=router,
-            runtime=runtime,
-            situations=situations,
-        )
+    def _set_up(self) -> None:
         self._watched: dict[str, _Watched] = {}
 
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
         watched = self._watched.setdefault(config, _Watched())
-        told = self._judge(situation, watched) + self._win_rate(situation, watched)
-        for name, payload in told:
-            await self.router.publish(name, payload, self.name)
+        await self.tell(self._judge(situation, watched) + self._win_rate(situation, watched))
 
     def _judge(self, situation: Situation, watched: _Watched) -> list[Told]:
         curve = situation.curve

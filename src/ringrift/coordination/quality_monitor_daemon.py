@@ -11,7 +11,6 @@ from ringrift.coordination.run_coordinator import AskedDaemon, heard_by
 from ringrift.engine.run_reports import reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.records import ShardState, steps_to_train
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.feedback import (
@@ -28,8 +27,7 @@ from ringrift.learning.judging.feedback import (
     quality_view,
     refuse_shard,
 )
-from ringrift.learning.situation import Situations
-from ringrift.runtime import Runtime
+from ringrift.learning.situation import Situation
 from ringrift.status import HealthCheckResult
 
 __all__ = [
@@ -267,6 +265,7 @@ class QualityMonitorDaemon(AskedDaemon):
 
     capability: ClassVar[str] = "data_quality"
     plans_as = "quality_monitor"
+    interval_s = INTERVAL_S
     emits: ClassVar[tuple[str, ...]] = (
         "DATA_QUALITY_ALERT",
         "HIGH_QUALITY_DATA_AVAILABLE",
@@ -281,25 +280,11 @@ class QualityMonitorDaemon(AskedDaemon):
         "TRAINING_BLOCKED_BY_QUALITY",
     )
 
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-        interval_s: float = INTERVAL_S,
-    ) -> None:
-        super().__init__(
-            "quality_monitor", interval_s=interval_s, router=router, runtime=runtime, situations=situations
-        )
+    def _set_up(self) -> None:
         self._watch = QualityWatch()
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return dict.fromkeys(heard_by("quality_monitor"), self._on_event)
-
-    async def _run_cycle(self) -> None:
-        for config in self._situations.all():
-            await self._look(config)
 
     async def _on_event(self, event: RouterEvent) -> None:
         """New data, a check that ended or a model about to be judged: look now. Its own words are no news."""
@@ -307,15 +292,13 @@ class QualityMonitorDaemon(AskedDaemon):
             return
         config = event.payload.get("config_key")
         asked = event.event_type == "QUALITY_CHECK_REQUESTED"
-        for each in [str(config)] if config else list(self._situations.all()):
-            await self._look(each, asked=asked)
+        known = self._situations
+        for situation in [known.get(str(config))] if config else list(known.all().values()):
+            if situation is not None:
+                await self._look(situation, asked=asked)
 
-    async def _look(self, config: str, *, asked: bool = False) -> None:
-        situation = self._situations.get(config)
-        if situation is None:
-            return
-        for name, payload in self._watch.look(situation.state, self._runtime.now_s(), asked=asked):
-            await self.router.publish(name, payload, self.name)
+    async def _look(self, situation: Situation, /, *, asked: bool = False) -> None:
+        await self.tell(self._watch.look(situation.state, self._runtime.now_s(), asked=asked))
 
     # --- what it knows --------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 from ringrift.coordination.event_router import get_router
@@ -164,29 +165,52 @@ class StageDaemon(HandlerBase):
 
 
 class SituationDaemon(StageDaemon):
-    """Looks at the configs of the run."""
+    """Looks at the configs of the run, each in turn, at an interval; its name is that of its type."""
+
+    interval_s: ClassVar[float]
 
     def __init__(
         self,
-        name: str,
         *,
-        interval_s: float,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
         situations: Situations | None = None,
+        interval_s: float | None = None,
     ) -> None:
-        super().__init__(name, cycle_interval=interval_s, router=router, runtime=runtime)
+        interval = self.interval_s if interval_s is None else interval_s
+        super().__init__(self.plans_as, cycle_interval=interval, router=router, runtime=runtime)
         self.router = router or get_router()
         self._situations = situations or get_situations()
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what it remembers from one look to the next."""
+
+    @abstractmethod
+    async def _look(self, situation: Situation, /) -> None:
+        """Do what is to be done about one config."""
+
+    async def _look_at(self, config: object) -> None:
+        """Look at what an event names, if that is a config of the run."""
+        if (situation := self._situations.get(str(config))) is not None:
+            await self._look(situation)
+
+    async def _run_cycle(self) -> None:
+        for situation in self._situations.all().values():
+            await self._look(situation)
+
+    async def tell(self, told: Iterable[Told]) -> None:
+        for name, payload in told:
+            await self.router.publish(name, payload, self.name)
 
 
 class AskedDaemon(SituationDaemon):
     """One that others ask: in its process they find the one that runs, and anywhere what a run decided."""
 
-    def __init__(self, name: str, **parts: Any) -> None:
-        super().__init__(name, **parts)
-        # Knows a run of another process, too, from the store; `_situations` is of this process alone.
-        self._answers = answers_of(self._situations)
+    @cached_property
+    def _answers(self) -> RunAnswers:
+        """Of a run in another process, too, from the store; `_situations` is of this process alone."""
+        return answers_of(self._situations)
 
     async def _on_start(self) -> None:
         process_scope().put(type(self), self)
@@ -198,19 +222,10 @@ class AskedDaemon(SituationDaemon):
 
 
 class EvaluationWatcher(SituationDaemon):
-    """Looks at each config now and then, and at once when it was evaluated; what for is `_look`."""
-
-    @abstractmethod
-    async def _look(self, situation: Situation) -> None: ...
+    """Looks at each config now and then, and at once when it was evaluated."""
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return {"EVALUATION_COMPLETED": self._on_evaluation}
 
     async def _on_evaluation(self, event: RouterEvent) -> None:
-        situation = self._situations.get(str(event.payload.get("config_key")))
-        if situation is not None:
-            await self._look(situation)
-
-    async def _run_cycle(self) -> None:
-        for situation in self._situations.all().values():
-            await self._look(situation)
+        await self._look_at(event.payload.get("config_key"))

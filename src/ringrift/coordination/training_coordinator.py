@@ -342,6 +342,12 @@ async def update_training_progress(job_id: str, epochs: int, best_val_loss: floa
     await slots.update(job_id, epochs=epochs, best_val_loss=best_val_loss)
 
 
+@blocking(timeout_s=ANSWER_S)
+async def can_train(board_type: str, num_players: int | None = None) -> tuple[bool, str]:
+    """Return whether a slot would be given now, and why not."""
+    return await async_can_train(board_type, num_players)
+
+
 @contextmanager
 def training_slot(
     board_type: str, num_players: int | None = None, model_version: str = "", *, wait_seconds: float = 0.0
@@ -390,13 +396,9 @@ def get_training_status() -> dict[str, Any]:
 
 
 async def async_can_train(board_type: str, num_players: int | None = None) -> tuple[bool, str]:
-    """Return whether a slot would be given now, and why not."""
     config, slots = _key(board_type, num_players), get_training_coordinator().slots
     refused = await slots.can_train(config) if slots.can_be_read() else None
     return (True, "") if refused is None else (False, f"{refused.reason.value}: {refused.message}")
-
-
-can_train = blocking(async_can_train, timeout_s=ANSWER_S)
 
 
 async def async_request_training(
