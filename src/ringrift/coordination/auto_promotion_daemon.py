@@ -201,12 +201,9 @@ class AutoPromotionDaemon(AskedDaemon):
         reports = {config: words for config, (_, words) in self._reports.items()}
         failed = dict(self._failed.values())
         own = super().health_check().with_details(judgements=standing, bad_outcome=reports)
-        if own.healthy and failed:
-            why = "; ".join(sorted(set(failed.values())))
-            return HealthCheckResult.degraded(
-                f"champions are damaged or cannot be installed: {why}", **own.details
-            )
-        return own.with_details(not_installed=failed)
+        why = "; ".join(sorted(set(failed.values())))
+        problem = f"champions are damaged or cannot be installed: {why}" if failed else ""
+        return own.with_details(not_installed=failed).or_degraded(problem)
 
 
 def _is_ahead(curve: Sequence[Curve], champion: str | None) -> bool:

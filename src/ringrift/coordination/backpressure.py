@@ -290,10 +290,7 @@ class WorkQueueMonitorDaemon(HandlerBase):
 
     def health_check(self) -> HealthCheckResult:
         own = super().health_check().with_details(**self.get_metrics())
-        # Its own failure is worse than a stuck job and must not be reported as degraded.
-        if not own.healthy or not self.stuck:
-            return own
-        return HealthCheckResult.degraded(f"{len(self.stuck)} jobs run far too long", **own.details)
+        return own.or_degraded(f"{len(self.stuck)} jobs run far too long" if self.stuck else "")
 
 
 def _overload(seen: NodeResources, jobs: int) -> str:

@@ -482,22 +482,14 @@ class EvaluationDaemon(AskedDaemon):
 
     @reported_health
     def health_check(self) -> HealthCheckResult:
-        own = super().health_check()
         failing = {
             config: failures.error
             for config, situation in self._situations.all().items()
             if (failures := situation.state.failures.get("evaluate")) is not None and failures.in_a_row
         }
-        details = {
-            **own.details,
-            "queue": self.get_queue(),
-            "waiting": dict(self._missing),
-            "failing": failing,
-        }
-        if own.healthy and failing:
-            config, error = next(iter(failing.items()))
-            return HealthCheckResult.degraded(f"evaluation of {config} failed: {error}", **details)
-        return own.with_details(**details)
+        words = (f"evaluation of {config} failed: {error}" for config, error in failing.items())
+        details = {"queue": self.get_queue(), "waiting": dict(self._missing), "failing": failing}
+        return super().health_check().with_details(**details).or_degraded(next(words, ""))
 
 
 def get_evaluation_daemon() -> EvaluationDaemon:

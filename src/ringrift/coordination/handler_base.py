@@ -213,3 +213,22 @@ class SubscribedCoordinator(WiredCoordinator):
             "uptime_seconds": max(0.0, self.runtime.now_s() - self._started_s),
             **self.get_metrics(),
         }
+
+
+class StoreCoordinator(SubscribedCoordinator):
+    """One whose numbers are those of the run, out of the store: the same in every process."""
+
+    answers_instead: ClassVar[frozenset[str]] = frozenset({"get_metrics"})  # which would wait for the store
+
+    def _about_itself(self) -> dict[str, Any]:
+        """Return what this process alone knows."""
+        return {}
+
+    @reported
+    def get_metrics(self) -> dict[str, Any]:
+        """Without the numbers of the run: health is asked often, and must not wait for the store."""
+        heard = {"events_heard": self.heard.total(), "last_event_s": self._last_s}
+        return {**heard, **self._about_itself()}
+
+    def get_status(self) -> dict[str, Any]:
+        return {**super().get_status(), **self.get_stats()}

@@ -381,11 +381,9 @@ class ModelPerformanceWatchdog(EvaluationWatcher):
         return {name: each.finding for name, each in self._watched.items() if each.finding is not None}
 
     def health_check(self) -> HealthCheckResult:
-        own = super().health_check()
         found = {name: f"{each.severity.word}: {each.reason}" for name, each in self.regressions().items()}
-        if own.healthy and found:
-            return HealthCheckResult.degraded("a champion got weaker", **own.details, regressions=found)
-        return own.with_details(regressions=found)
+        own = super().health_check().with_details(regressions=found)
+        return own.or_degraded("a champion got weaker" if found else "")
 
 
 def _regression_events(config: str, found: RegressionFinding) -> list[Told]:

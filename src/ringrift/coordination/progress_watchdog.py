@@ -276,22 +276,16 @@ class ProgressWatchdog(HandlerBase):
 
     def health_check(self) -> HealthCheckResult:
         """Degraded while a config stalls, or while nobody keeps the status up to date."""
-        own = (
-            super()
-            .health_check()
-            .with_details(configs={config: each.reason for config, each in self.book.verdicts.items()})
-        )
-        if not own.healthy:
-            return own
+        configs = {config: each.reason for config, each in self.book.verdicts.items()}
+        return super().health_check().with_details(configs=configs).or_degraded(self._problem())
+
+    def _problem(self) -> str:
         if self._seen_s is None:
-            return HealthCheckResult.degraded("no run has told its status yet", **own.details)
+            return "no run has told its status yet"
         age_s = self._runtime.now_s() - self._seen_s
         if age_s > STATUS_OLD_S:
-            return HealthCheckResult.degraded(f"the run's status is {age_s:.0f} s old", **own.details)
-        if stalled := self.book.stalled:
-            words = "; ".join(f"{config}: {reason}" for config, reason in stalled.items())
-            return HealthCheckResult.degraded(words, **own.details)
-        return own
+            return f"the run's status is {age_s:.0f} s old"
+        return "; ".join(f"{config}: {reason}" for config, reason in self.book.stalled.items())
 
 
 def create_progress_watchdog(

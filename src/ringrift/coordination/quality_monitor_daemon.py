@@ -315,17 +315,14 @@ class QualityMonitorDaemon(AskedDaemon):
 
     @reported_health
     def health_check(self) -> HealthCheckResult:
-        own = super().health_check()
         views = {config: quality_of(situation.state) for config, situation in self._situations.all().items()}
         details = {
-            **own.details,
             "quality": {config: view.score for config, view in views.items()},
             "states": {config: view.state.value for config, view in views.items()},
         }
         poor = sorted(config for config, view in views.items() if view.state is QualityState.POOR)
-        if own.healthy and poor:
-            return HealthCheckResult.degraded(f"games of {', '.join(poor)} are poor", **details)
-        return own.with_details(**details)
+        problem = f"games of {', '.join(poor)} are poor" if poor else ""
+        return super().health_check().with_details(**details).or_degraded(problem)
 
 
 def get_quality_monitor() -> QualityMonitorDaemon:

@@ -13,12 +13,11 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from ringrift.coordination.event_emitters import emit_selfplay_complete
-from ringrift.coordination.handler_base import SubscribedCoordinator
+from ringrift.coordination.handler_base import StoreCoordinator
 from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkQueue, WorkState
-from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -87,12 +86,11 @@ class SelfplayTask:
         return (self.games_generated or 0) / self.duration if self.duration > 0 else 0.0
 
 
-class SelfplayOrchestrator(SubscribedCoordinator):
+class SelfplayOrchestrator(StoreCoordinator):
     """Self-play tasks by node and config."""
 
     capability: ClassVar[str] = "scheduling"
     emits: ClassVar[tuple[str, ...]] = ("SELFPLAY_COMPLETE",)
-    answers_instead: ClassVar[frozenset[str]] = frozenset({"get_metrics"})  # which would wait for the store
 
     def __init__(
         self,
@@ -185,14 +183,6 @@ class SelfplayOrchestrator(SubscribedCoordinator):
     @blocking(timeout_s=ANSWER_S)
     async def get_stats(self) -> dict[str, Any]:
         return await self.stats()
-
-    @reported
-    def get_metrics(self) -> dict[str, Any]:
-        """Without the numbers of the run: health is asked often, and must not wait for the store."""
-        return {"events_heard": self.heard.total(), "last_event_s": self._last_s}
-
-    def get_status(self) -> dict[str, Any]:
-        return {**super().get_status(), **self.get_stats()}
 
 
 _NUMBERS = (

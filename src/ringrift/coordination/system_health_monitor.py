@@ -327,13 +327,8 @@ class SystemHealthMonitor(HandlerBase):
     def health_check(self) -> HealthCheckResult:
         """Degraded while the level is unknown or the ledger cannot be saved."""
         own = super().health_check().with_details(level=self._level.value, alerts_total=self.alerts.total)
-        if not own.healthy:
-            return own
-        if self._level is HealthLevel.UNKNOWN:
-            return HealthCheckResult.degraded("the health manager is not wired", **own.details)
-        if self._memory_problem:
-            return HealthCheckResult.degraded(self._memory_problem, **own.details)
-        return own
+        unknown = "the health manager is not wired" if self._level is HealthLevel.UNKNOWN else ""
+        return own.or_degraded(unknown or self._memory_problem)
 
     def _level_alert(self, before: HealthLevel, level: HealthLevel) -> dict[str, Any]:
         severity = {HealthLevel.HEALTHY: "info", HealthLevel.DEGRADED: "warning"}.get(level, "error")

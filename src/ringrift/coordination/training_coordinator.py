@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ringrift.coordination.handler_base import SubscribedCoordinator
+from ringrift.coordination.handler_base import StoreCoordinator
 from ringrift.coordination.run_coordinator import answers_of, get_loop_waker
 from ringrift.coordination.stale_fallback import StaleFallbackDaemon, create_stale_fallback
 from ringrift.coordination.training_trigger_daemon import (
@@ -26,7 +26,6 @@ from ringrift.coordination.training_trigger_daemon import (
 from ringrift.engine.arguments import check_integer, check_part, check_text
 from ringrift.engine.blocking import blocking, run_blocking, take_in_thread
 from ringrift.engine.ports import WorkItem
-from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -112,11 +111,10 @@ class TrainingRecord:
     model_path: str = ""
 
 
-class TrainingCoordinator(SubscribedCoordinator):
+class TrainingCoordinator(StoreCoordinator):
     """Slots, and the trainings of the run."""
 
     capability: ClassVar[str] = "training_trigger"
-    answers_instead: ClassVar[frozenset[str]] = frozenset({"get_metrics"})  # which would wait for the store
     emits: ClassVar[tuple[str, ...]] = (
         "TRAINING_STARTED",
         "TRAINING_COMPLETED",
@@ -202,7 +200,7 @@ class TrainingCoordinator(SubscribedCoordinator):
 
     def get_history(self, limit: int = 50) -> list[TrainingRecord]:
         """Return ended trainings, newest first, as far back as the run remembers them one by one."""
-        states = self._states()
+        states = self._answers.states()
         found = [_of_slot(job) for job in _not_taken_in(self._running_and_slots()[1], states)]
         for state in states:
             models = {each.job_id: each for each in (*state.models.values(), *state.students.values())}
@@ -212,7 +210,7 @@ class TrainingCoordinator(SubscribedCoordinator):
 
     def get_stats(self) -> dict[str, Any]:
         """The numbers of the run, the same in every process; None is what nobody knows."""
-        states, (running, slots) = self._states(), self._running_and_slots()
+        states, (running, slots) = self._answers.states(), self._running_and_slots()
         ended = Counter("failed" if job.error else "completed" for job in _not_taken_in(slots, states))
         for state in states:
             ended.update(state.trained)
@@ -226,10 +224,6 @@ class TrainingCoordinator(SubscribedCoordinator):
             "cluster_unhealthy": None,  # nothing knows of a cluster yet
         }
 
-    def _states(self) -> list[ConfigState]:
-        run = self._answers.run()
-        return [] if run is None else [run.state(config) for config in run.configs()]
-
     @blocking(timeout_s=ANSWER_S)
     async def _running_and_slots(self) -> tuple[list[TrainingRecord], list[TrainingJob]]:
         """The trainings that run, and those that gave their slots back; nothing without a store."""
@@ -240,14 +234,8 @@ class TrainingCoordinator(SubscribedCoordinator):
         running += [_of_worker(config, item, said.get(item.id)) for config, item in by_workers.items()]
         return running, await self.slots.ended()
 
-    @reported
-    def get_metrics(self) -> dict[str, Any]:
-        """Without the numbers of the run: health is asked often, and must not wait for the store."""
-        about = {"events_heard": self.heard.total(), "last_event_s": self._last_s}
-        return {**about, "refusals": dict(self.refusals)}
-
-    def get_status(self) -> dict[str, Any]:
-        return {**super().get_status(), **self.get_stats()}
+    def _about_itself(self) -> dict[str, Any]:
+        return {"refusals": dict(self.refusals)}
 
 
 def _not_taken_in(slots: Sequence[TrainingJob], states: Sequence[ConfigState]) -> list[TrainingJob]:
