@@ -146,7 +146,25 @@ class WiredCoordinator(SingletonMixin, ABC):
         await self.stop()
 
 
-class SubscribedCoordinator(WiredCoordinator):
+class HearingCoordinator(WiredCoordinator):
+    """One that is well for as long as it hears, and says what came of it in numbers."""
+
+    @abstractmethod
+    def get_metrics(self) -> dict[str, Any]:
+        """Return its numbers."""
+
+    @reported_health
+    def health_check(self) -> HealthCheckResult:
+        if not self._subscriptions:
+            return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
+        return HealthCheckResult.ok("", **self.get_metrics())
+
+    def _life(self) -> dict[str, Any]:
+        """Return what every status begins with."""
+        return {"name": self.name, "status": self.status.value, "subscribed": self.is_subscribed}
+
+
+class SubscribedCoordinator(HearingCoordinator):
     """A coordinator that subscribes when it is wired and does nothing in between."""
 
     capability: ClassVar[str]
@@ -194,25 +212,14 @@ class SubscribedCoordinator(WiredCoordinator):
     def wiring(self) -> ComponentWiring:
         return ComponentWiring(self.name, self.capability, self.emits, tuple(self.reactions()))
 
-    @reported_health
-    def health_check(self) -> HealthCheckResult:
-        if not self._subscriptions:
-            return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
-        return HealthCheckResult.ok("", **self.get_metrics())
-
     @reported
     def get_metrics(self) -> dict[str, Any]:
         return {"events_heard": self.heard.total(), "last_event_s": self._last_s, **self.get_stats()}
 
     @reported
     def get_status(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "status": self.status.value,
-            "subscribed": self.is_subscribed,
-            "uptime_seconds": max(0.0, self.runtime.now_s() - self._started_s),
-            **self.get_metrics(),
-        }
+        uptime_s = max(0.0, self.runtime.now_s() - self._started_s)
+        return {**self._life(), "uptime_seconds": uptime_s, **self.get_metrics()}
 
 
 class StoreCoordinator(SubscribedCoordinator):

@@ -120,8 +120,7 @@ class MetricsAnalysisOrchestrator(ListeningCoordinator):
     component: ClassVar[str] = "metrics_orchestrator"
     emits: ClassVar[tuple[str, ...]] = ("METRICS_UPDATED", "PLATEAU_DETECTED")
 
-    def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
+    def _set_up(self) -> None:
         self._metrics: dict[str, Metric] = {}
         self._models_seen: dict[str, int] = {}
         self._plateaus: dict[str, PlateauFinding | None] = {}

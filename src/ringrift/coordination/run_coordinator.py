@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from ringrift.coordination.event_router import get_router
-from ringrift.coordination.handler_base import HandlerBase, WiredCoordinator
+from ringrift.coordination.handler_base import HandlerBase, HearingCoordinator
 from ringrift.engine.opening import existing_engine
-from ringrift.engine.run_reports import reported, reported_health
+from ringrift.engine.run_reports import reported
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -20,7 +20,6 @@ from ringrift.learning.plan.stages import LoopWaker, StageMembers
 from ringrift.learning.situation import OpenRun, RunAnswers, Situation, Situations, StoredRunReader
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import HealthCheckResult
 
 # What this process has of the loop: one object of each kind.
 
@@ -60,7 +59,7 @@ def heard_by(component: str, *more: str) -> tuple[str, ...]:
     return (*(name for name, spec in CATALOG.items() if component in spec.consumed_by), *more)
 
 
-class ListeningCoordinator(WiredCoordinator):
+class ListeningCoordinator(HearingCoordinator):
     """Subscribes to the events of its component; what it makes of one is `_on_event`."""
 
     component: ClassVar[str]
@@ -80,6 +79,10 @@ class ListeningCoordinator(WiredCoordinator):
         self._answers = answers_of(self._situations)
         self.events_heard: Counter[str] = Counter()
         self.events_told: Counter[str] = Counter()
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what it remembers from one event to the next."""
 
     def hears(self) -> tuple[str, ...]:
         return heard_by(self.component)
@@ -110,12 +113,6 @@ class ListeningCoordinator(WiredCoordinator):
 
     # --- what it says about itself --------------------------------------------------------------------
 
-    @reported_health
-    def health_check(self) -> HealthCheckResult:
-        if not self._subscriptions:
-            return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
-        return HealthCheckResult.ok("", **self.get_metrics())
-
     @reported
     def get_metrics(self) -> dict[str, Any]:
         return {
@@ -126,14 +123,8 @@ class ListeningCoordinator(WiredCoordinator):
 
     @reported
     def get_status(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "status": self.status.value,
-            "subscribed": self.is_subscribed,
-            "heard": dict(self.events_heard),
-            "told": dict(self.events_told),
-            **self.get_metrics(),
-        }
+        events = {"heard": dict(self.events_heard), "told": dict(self.events_told)}
+        return {**self._life(), **events, **self.get_metrics()}
 
 
 # Bases of daemons that look at the configs of the run in this process.
