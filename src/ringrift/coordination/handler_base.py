@@ -45,6 +45,10 @@ class HandlerBase(CycleHandler, SingletonMixin):
     def _hears_through(self) -> UnifiedEventRouter:
         return self._own_router or get_router()
 
+    async def _tell(self, event_type: str, payload: Mapping[str, Any]) -> None:
+        """Publish in its own name, where it hears."""
+        await self._hears_through().publish(event_type, payload, self.name)
+
     @classmethod
     def reset_singleton(cls) -> None:
         """`reset_instance` under its other name."""

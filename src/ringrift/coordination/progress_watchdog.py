@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import structlog
 
-from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_base import HandlerBase
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
@@ -272,7 +271,7 @@ class ProgressWatchdog(HandlerBase):
             return
         for event, payload in self.book.look(run, now_s):
             log.info("progress.changed", event_type=event, **payload)
-            await (self._own_router or get_router()).publish(event, payload, self.name)
+            await self._tell(event, payload)
 
     def health_check(self) -> HealthCheckResult:
         """Degraded while a config stalls, or while nobody keeps the status up to date."""

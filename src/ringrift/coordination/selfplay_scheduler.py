@@ -258,9 +258,6 @@ class SelfplayScheduler(StageDaemon):
             change = {**rates, "change_percent": 100 * (new - old) / old}
             await self._tell("SELFPLAY_RATE_CHANGED", {"config_key": config, **change, "reason": why})
 
-    async def _tell(self, event: str, payload: Mapping[str, Any]) -> None:
-        await (self._own_router or get_router()).publish(event, payload, self.name)
-
     # --- what it shows --------------------------------------------------------------------------------
 
     def get_priorities(self) -> dict[str, float]:
