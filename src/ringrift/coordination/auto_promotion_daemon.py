@@ -30,6 +30,7 @@ from ringrift.learning.models import MODELS_FOLDER, ChampionFiles
 from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rechecked_since, under_judgement
 from ringrift.learning.plan.trust import previous_champion
 from ringrift.learning.situation import Situation, Situations
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -232,8 +233,5 @@ def bad_outcome(event_type: str, payload: Mapping[str, Any]) -> str:
     )
 
 
-def get_auto_promotion_daemon() -> AutoPromotionDaemon:
-    return AutoPromotionDaemon.get_instance()
-
-
+get_auto_promotion_daemon = getter_of(AutoPromotionDaemon)
 reset_auto_promotion_daemon = AutoPromotionDaemon.reset_instance

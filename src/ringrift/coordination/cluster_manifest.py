@@ -19,7 +19,7 @@ from ringrift.data.plane import DataPlane
 from ringrift.data.protection.deletion import DeletionVerdict, verdict_on
 from ringrift.engine.blocking import blocking
 from ringrift.errors import ConfigError
-from ringrift.process import SingletonMixin
+from ringrift.process import SingletonMixin, getter_of
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -226,9 +226,7 @@ class ClusterManifest(SingletonMixin):
         return HealthCheckResult.ok("", **stats)
 
 
-def get_cluster_manifest() -> ClusterManifest:
-    """Return the manifest of this process's cluster."""
-    return ClusterManifest.get_instance()
+get_cluster_manifest = getter_of(ClusterManifest)
 
 
 def reset_cluster_manifest() -> None:

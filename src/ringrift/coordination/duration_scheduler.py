@@ -16,7 +16,7 @@ from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import blocking
 from ringrift.learning.plan.plan import SELFPLAY, Capacity
-from ringrift.process import SingletonMixin, process_scope, reset_of
+from ringrift.process import SingletonMixin, getter_of, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.admission import SpawnGate
@@ -68,11 +68,8 @@ _PREPARING_TYPES = frozenset(task_type_of(kind) for kind in PREPARING) - {TaskTy
 LONGEST_S = DAY_S  # a running task counts as ended by then, whatever the estimate
 
 
-def get_duration_store() -> DurationStore:
-    """Return the measured durations as this process keeps them."""
-    return process_scope().get(DurationStore, DurationStore)
-
-
+# The measured durations as this process keeps them.
+get_duration_store = getter_of(DurationStore)
 reset_duration_store = reset_of(DurationStore)
 
 

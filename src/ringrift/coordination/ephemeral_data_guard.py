@@ -36,7 +36,7 @@ from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
+from ringrift.process import getter_of, process_scope
 from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
 
@@ -595,11 +595,7 @@ class EphemeralDataGuard(WiredCoordinator):
         }
 
 
-def get_ephemeral_guard() -> EphemeralDataGuard:
-    """Return the guard of this process."""
-    return process_scope().get(EphemeralDataGuard, EphemeralDataGuard)
-
-
+get_ephemeral_guard = getter_of(EphemeralDataGuard)
 reset_ephemeral_guard = EphemeralDataGuard.reset_instance
 
 

@@ -29,7 +29,7 @@ from ringrift.learning.plan.evaluation import (
     wanted_games,
 )
 from ringrift.learning.situation import Situation, Situations
-from ringrift.process import process_scope, reset_of
+from ringrift.process import getter_of, reset_of
 from ringrift.statistics.match_evidence import expected_score
 from ringrift.status import HealthCheckResult
 
@@ -224,10 +224,7 @@ def _entry(name: str, config_key: str, rating: Rating) -> EloRating:
     )
 
 
-def get_elo_service() -> EloService:
-    return process_scope().get(EloService, EloService)
-
-
+get_elo_service = getter_of(EloService)
 reset_elo_service = reset_of(EloService)
 
 
@@ -492,8 +489,5 @@ class EvaluationDaemon(AskedDaemon):
         return super().health_check().with_details(**details).or_degraded(next(words, ""))
 
 
-def get_evaluation_daemon() -> EvaluationDaemon:
-    return EvaluationDaemon.get_instance()
-
-
+get_evaluation_daemon = getter_of(EvaluationDaemon)
 reset_evaluation_daemon = EvaluationDaemon.reset_instance

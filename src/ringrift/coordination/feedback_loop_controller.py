@@ -48,7 +48,7 @@ from ringrift.learning.judging.feedback import (
 from ringrift.learning.plan.training_data import freshness_of
 from ringrift.learning.situation import Situation, Situations
 from ringrift.learning.tuning import tuned_rules
-from ringrift.process import process_scope, reset_of
+from ringrift.process import getter_of, reset_of
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -306,10 +306,7 @@ class FeedbackSignals:
         return found[-limit:] if limit > 0 else []
 
 
-def get_feedback_signals() -> FeedbackSignals:
-    return process_scope().get(FeedbackSignals, FeedbackSignals)
-
-
+get_feedback_signals = getter_of(FeedbackSignals)
 reset_feedback_signals = reset_of(FeedbackSignals)
 
 
@@ -471,8 +468,5 @@ def _quality_events(situation: Situation, said: _Said) -> list[Told]:
     return told
 
 
-def get_feedback_loop_controller() -> FeedbackLoopController:
-    return FeedbackLoopController.get_instance()
-
-
+get_feedback_loop_controller = getter_of(FeedbackLoopController)
 reset_feedback_loop_controller = FeedbackLoopController.reset_instance

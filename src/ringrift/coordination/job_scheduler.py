@@ -27,6 +27,7 @@ from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import read_run_status
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.coordinator import AWAY, STRAINED, NodeNotes
 
@@ -272,11 +273,7 @@ class JobSchedulerDaemon(HandlerBase):
             self._unwire()
 
 
-def get_job_scheduler() -> PriorityJobScheduler:
-    """Return the scheduler of this process."""
-    return PriorityJobScheduler.get_instance()
-
-
+get_job_scheduler = getter_of(PriorityJobScheduler)
 reset_job_scheduler = PriorityJobScheduler.reset_instance
 wire_job_events = PriorityJobScheduler.wired
 

@@ -32,6 +32,7 @@ from ringrift.learning.judging.ratings import (
     trend,
 )
 from ringrift.learning.situation import Situation, Situations
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -247,10 +248,7 @@ def _plateau_event(config: str, situation: Situation, found: PlateauFinding) -> 
 # --- one per process -----------------------------------------------------------------------------------
 
 
-def get_metrics_orchestrator() -> MetricsAnalysisOrchestrator:
-    return MetricsAnalysisOrchestrator.get_instance()
-
-
+get_metrics_orchestrator = getter_of(MetricsAnalysisOrchestrator)
 reset_metrics_orchestrator = MetricsAnalysisOrchestrator.reset_instance
 wire_metrics_events = MetricsAnalysisOrchestrator.wired
 

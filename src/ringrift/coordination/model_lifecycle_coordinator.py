@@ -21,6 +21,7 @@ from ringrift.learning.job_announcements import RATING_START, blob_path
 from ringrift.learning.judging.ratings import Rating, rate
 from ringrift.learning.models import ChampionFiles, too_weak
 from ringrift.learning.situation import RunningLoop
+from ringrift.process import getter_of
 
 __all__ = [
     "REGISTRY_STAGES",
@@ -370,10 +371,7 @@ def _registry_events(
     return told
 
 
-def get_model_coordinator() -> ModelLifecycleCoordinator:
-    return ModelLifecycleCoordinator.get_instance()
-
-
+get_model_coordinator = getter_of(ModelLifecycleCoordinator)
 reset_model_coordinator = ModelLifecycleCoordinator.reset_instance
 wire_model_events = ModelLifecycleCoordinator.wired
 

@@ -39,7 +39,7 @@ from ringrift.engine.ports import KeyValue
 from ringrift.engine.records import change_record, read_record
 from ringrift.errors import Conflict, LeaseLost, Unavailable
 from ringrift.learning.control_lease import ControlLease
-from ringrift.process import SingletonMixin, process_scope
+from ringrift.process import SingletonMixin, getter_of, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
@@ -375,11 +375,8 @@ def _own_control(role: OrchestratorRole) -> ControlLease | None:
     return process_scope().peek(ControlLease) if role in CONTROL_ROLES else None
 
 
-def get_orchestrator_roles() -> OrchestratorRoles:
-    """Return the roles of this process; the functions below run them on the background loop."""
-    return OrchestratorRoles.get_instance()
-
-
+# The roles of this process; the functions below run them on the background loop.
+get_orchestrator_roles = getter_of(OrchestratorRoles)
 reset_orchestrator_roles = OrchestratorRoles.reset_instance
 
 

@@ -28,6 +28,7 @@ from ringrift.learning.judging.feedback import (
     refuse_shard,
 )
 from ringrift.learning.situation import Situation
+from ringrift.process import getter_of
 from ringrift.status import HealthCheckResult
 
 __all__ = [
@@ -325,8 +326,5 @@ class QualityMonitorDaemon(AskedDaemon):
         return super().health_check().with_details(**details).or_degraded(problem)
 
 
-def get_quality_monitor() -> QualityMonitorDaemon:
-    return QualityMonitorDaemon.get_instance()
-
-
+get_quality_monitor = getter_of(QualityMonitorDaemon)
 reset_quality_monitor = QualityMonitorDaemon.reset_instance

@@ -18,23 +18,20 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.plan.stages import LoopWaker, StageMembers
 from ringrift.learning.situation import OpenRun, RunAnswers, Situation, Situations, StoredRunReader
-from ringrift.process import process_scope
+from ringrift.process import getter_of, process_scope
 from ringrift.runtime import Runtime, system_runtime
 
 # What this process has of the loop: one object of each kind.
 
 
-def get_loop_waker() -> LoopWaker:
-    """Return the waker of this process."""
-    return process_scope().get(LoopWaker, LoopWaker)
+get_loop_waker = getter_of(LoopWaker)
 
 
 def get_stage_members() -> StageMembers:
     return process_scope().get(StageMembers, lambda: StageMembers(waker=get_loop_waker()))
 
 
-def get_open_run() -> OpenRun:
-    return process_scope().get(OpenRun, OpenRun)
+get_open_run = getter_of(OpenRun)
 
 
 def get_situations() -> Situations:

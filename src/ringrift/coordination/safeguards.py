@@ -12,7 +12,7 @@ from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.opening import engine_on_demand, shared_kv
 from ringrift.engine.run_reports import reported_health
 from ringrift.machine import read_resources
-from ringrift.process import SingletonMixin, process_scope
+from ringrift.process import SingletonMixin, getter_of, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult, told_by_store
@@ -30,9 +30,7 @@ class EmergencyStop(EmergencyState, SingletonMixin):
         super().__init__(here, runtime=runtime)
 
 
-def get_emergency_stop() -> EmergencyStop:
-    """Return the emergency stop of this process's data folder."""
-    return EmergencyStop.get_instance()
+get_emergency_stop = getter_of(EmergencyStop)
 
 
 @blocking(timeout_s=ANSWER_S)
@@ -102,11 +100,7 @@ class Safeguards(SpawnGate, SingletonMixin):
         return HealthCheckResult.ok("", **about)
 
 
-def get_safeguards() -> Safeguards:
-    """Return the safeguards of this process."""
-    return Safeguards.get_instance()
-
-
+get_safeguards = getter_of(Safeguards)
 reset_safeguards = Safeguards.reset_instance
 
 

@@ -23,6 +23,7 @@ from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RunStatus, read_run_status, run_state
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.work.backpressure import read_announced
 from ringrift.work.coordinator import STRAINED, ConfigSignals, NodeNotes
@@ -315,11 +316,7 @@ def _counted(tasks: Sequence[SelfplayTask], about: Callable[[SelfplayTask], str]
     return dict(found)
 
 
-def get_selfplay_orchestrator() -> SelfplayOrchestrator:
-    """Return the orchestrator of this process."""
-    return SelfplayOrchestrator.get_instance()
-
-
+get_selfplay_orchestrator = getter_of(SelfplayOrchestrator)
 reset_selfplay_orchestrator = SelfplayOrchestrator.reset_instance
 wire_selfplay_events = SelfplayOrchestrator.wired
 

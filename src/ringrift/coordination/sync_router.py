@@ -28,7 +28,7 @@ from ringrift.data.sync.plan import (
 )
 from ringrift.engine.blocking import blocking
 from ringrift.engine.run_reports import reported_slowly
-from ringrift.process import process_scope, reset_of
+from ringrift.process import getter_of, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -248,9 +248,5 @@ def _has_room(disk: DiskState | None, size_bytes: int, limit_percent: float) -> 
     return disk.free_bytes - size_bytes > disk.total_bytes * (1 - limit_percent / 100)
 
 
-def get_sync_router() -> SyncRouter:
-    """Return the router of this process."""
-    return process_scope().get(SyncRouter, SyncRouter)
-
-
+get_sync_router = getter_of(SyncRouter)
 reset_sync_router = reset_of(SyncRouter)

@@ -49,6 +49,7 @@ from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
@@ -379,11 +380,7 @@ def _about(task: RunningTask, *, short: bool = False) -> dict[str, Any]:
     return about
 
 
-def get_task_coordinator() -> TaskCoordinator:
-    """Return the coordinator of this process."""
-    return TaskCoordinator.get_instance()
-
-
+get_task_coordinator = getter_of(TaskCoordinator)
 reset_task_coordinator = TaskCoordinator.reset_instance
 wire_task_limits = TaskCoordinator.wired
 

@@ -25,6 +25,7 @@ from ringrift.learning.plan.evaluation import TOURNAMENT_STAGE as TOURNAMENT
 from ringrift.learning.plan.evaluation import WANTED_TOPIC, request_details, wanted_games
 from ringrift.learning.plan.orders import RATING
 from ringrift.learning.situation import Situation, Situations
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -143,8 +144,5 @@ class TournamentDaemon(AskedDaemon):
         )
 
 
-def get_tournament_daemon() -> TournamentDaemon:
-    return TournamentDaemon.get_instance()
-
-
+get_tournament_daemon = getter_of(TournamentDaemon)
 reset_tournament_daemon = TournamentDaemon.reset_instance

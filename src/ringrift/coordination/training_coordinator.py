@@ -37,6 +37,7 @@ from ringrift.learning.job_announcements import blob_path, loss_of
 from ringrift.learning.plan.training_data import Fallback, fallback_tier, good_model, good_samples
 from ringrift.learning.requests import SAID_CHARS_MAX, SLOTS_MAX, Refusal, Refused, TrainingJob, TrainingSlots
 from ringrift.learning.situation import Situations
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals
 from ringrift.work.shares import PLAYERS_MAX, PLAYERS_MIN, check_config, split_config
@@ -286,11 +287,7 @@ def _of_run(config: str, ended: EndedTraining, model: Model | None) -> TrainingR
     )
 
 
-def get_training_coordinator() -> TrainingCoordinator:
-    """Return the coordinator of this process."""
-    return TrainingCoordinator.get_instance()
-
-
+get_training_coordinator = getter_of(TrainingCoordinator)
 reset_training_coordinator = TrainingCoordinator.reset_instance
 wire_training_events = TrainingCoordinator.wired
 

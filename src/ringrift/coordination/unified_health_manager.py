@@ -23,6 +23,7 @@ from ringrift.events.event import EventSource, RouterEvent, current_delivery
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.breakers import BreakerConfig, BreakerState, CircuitBreaker
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.task_owner import TaskOwner
 
@@ -633,11 +634,7 @@ def _level(score: float | None) -> HealthLevel:
     return HealthLevel.UNKNOWN if score is None else level_of(score)
 
 
-def get_health_manager() -> UnifiedHealthManager:
-    """Return the health manager of this process."""
-    return UnifiedHealthManager.get_instance()
-
-
+get_health_manager = getter_of(UnifiedHealthManager)
 reset_health_manager = UnifiedHealthManager.reset_instance
 wire_health_events = UnifiedHealthManager.wired
 
