@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import structlog
 
-from ringrift.coordination.run_coordinator import AskedDaemon, heard_by
+from ringrift.coordination.run_coordinator import AskedDaemon
 from ringrift.engine.opening import get_engine
 from ringrift.engine.run_reports import reported_health
 from ringrift.errors import Corrupt, RingRiftError
@@ -34,6 +34,7 @@ from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
+from ringrift.work.coordinator import heard_by
 
 __all__ = ["AutoPromotionDaemon", "get_auto_promotion_daemon", "reset_auto_promotion_daemon"]
 

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ringrift.coordination.run_coordinator import ListeningCoordinator, StageDaemon, Told
+from ringrift.coordination.handler_base import Told
+from ringrift.coordination.run_coordinator import ListeningCoordinator, StageDaemon
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+from ringrift.coordination.handler_base import Told
 from ringrift.coordination.model_lifecycle_coordinator import UNRATED_SPREAD
-from ringrift.coordination.run_coordinator import AskedDaemon, Told, answers_of, heard_by
+from ringrift.coordination.run_coordinator import AskedDaemon, answers_of
 from ringrift.coordination.tournament_daemon import TournamentDaemon, get_tournament_daemon
 from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError
@@ -32,6 +33,7 @@ from ringrift.learning.situation import Situation, Situations
 from ringrift.process import getter_of, reset_of
 from ringrift.statistics.match_evidence import expected_score
 from ringrift.status import HealthCheckResult
+from ringrift.work.coordinator import heard_by
 
 __all__ = [
     "EloRating",

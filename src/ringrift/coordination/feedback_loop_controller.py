@@ -23,13 +23,8 @@ from ringrift.coordination.curriculum_integration import (
     reset_curriculum_integration,
     wire_curriculum_events,
 )
-from ringrift.coordination.run_coordinator import (
-    AskedDaemon,
-    EvaluationWatcher,
-    SituationDaemon,
-    Told,
-    heard_by,
-)
+from ringrift.coordination.handler_base import Told
+from ringrift.coordination.run_coordinator import AskedDaemon, EvaluationWatcher, SituationDaemon
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -51,6 +46,7 @@ from ringrift.learning.tuning import tuned_rules
 from ringrift.process import getter_of, reset_of
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
+from ringrift.work.coordinator import heard_by
 
 __all__ = [
     "NEUTRAL",

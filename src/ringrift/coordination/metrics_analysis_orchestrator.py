@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ringrift.coordination.handler_base import HandlerBase
-from ringrift.coordination.run_coordinator import EvaluationWatcher, ListeningCoordinator, Told
+from ringrift.coordination.handler_base import HandlerBase, Told
+from ringrift.coordination.run_coordinator import EvaluationWatcher, ListeningCoordinator
 from ringrift.engine.run_reports import answers_here, reported, reported_slowly
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from ringrift.coordination.run_coordinator import ListeningCoordinator, Told, heard_by
+from ringrift.coordination.handler_base import Told
+from ringrift.coordination.run_coordinator import ListeningCoordinator
 from ringrift.engine.run_reports import reported
 from ringrift.learning.facts.facts import Archived
 from ringrift.learning.facts.records import Model, ModelState
@@ -22,6 +23,7 @@ from ringrift.learning.judging.ratings import Rating, rate
 from ringrift.learning.models import ChampionFiles, too_weak
 from ringrift.learning.situation import RunningLoop
 from ringrift.process import getter_of
+from ringrift.work.coordinator import heard_by
 
 __all__ = [
     "REGISTRY_STAGES",

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
-from ringrift.coordination.run_coordinator import ListeningCoordinator, Told, heard_by
+from ringrift.coordination.handler_base import Told
+from ringrift.coordination.run_coordinator import ListeningCoordinator
 from ringrift.engine.arguments import refuse
 from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import get_engine
@@ -41,6 +42,7 @@ from ringrift.learning.tuning import (
     why_not,
 )
 from ringrift.settings import get_settings
+from ringrift.work.coordinator import heard_by
 from ringrift.work.job.protocol import JobReport, read_report
 from ringrift.work.worker.records import RunningRecord, running_key
 
@@ -182,7 +184,7 @@ class OptimizationCoordinator(ListeningCoordinator):
         self.last_refusal = ""
 
     def hears(self) -> tuple[str, ...]:
-        return heard_by(self.component, *_WORK)
+        return (*heard_by(self.component), *_WORK)
 
     # --- what it is asked -----------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any, ClassVar
 
-from ringrift.coordination.run_coordinator import AskedDaemon, heard_by
+from ringrift.coordination.handler_base import Told
+from ringrift.coordination.run_coordinator import AskedDaemon
 from ringrift.engine.run_reports import reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -30,6 +31,7 @@ from ringrift.learning.judging.feedback import (
 from ringrift.learning.situation import Situation
 from ringrift.process import getter_of
 from ringrift.status import HealthCheckResult
+from ringrift.work.coordinator import heard_by
 
 __all__ = [
     "QualityMonitorDaemon",
@@ -54,8 +56,6 @@ COOLDOWN_S = 30.0
 REFUSED_ALERT = 0.1
 PARITY_CHANGE_MIN = 0.01
 SHARDS_REMEMBERED = 1_000
-
-Told = tuple[str, dict[str, Any]]
 
 
 @dataclass(slots=True)

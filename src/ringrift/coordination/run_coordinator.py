@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 from ringrift.coordination.event_router import get_router
-from ringrift.coordination.handler_base import HandlerBase, HearingCoordinator
+from ringrift.coordination.handler_base import HandlerBase, HearingCoordinator, Told
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.run_reports import reported
-from ringrift.events.catalog.table import CATALOG
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -20,6 +19,7 @@ from ringrift.learning.plan.stages import LoopWaker, StageMembers
 from ringrift.learning.situation import OpenRun, RunAnswers, Situation, Situations, StoredRunReader
 from ringrift.process import getter_of, process_scope
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.work.coordinator import heard_by
 
 # What this process has of the loop: one object of each kind.
 
@@ -46,14 +46,6 @@ def answers_of(situations: Situations | None = None) -> RunAnswers:
 
 
 # A coordinator that hears the events of a component and is wired once.
-
-
-Told = tuple[str, dict[str, Any]]  # an event and its payload
-
-
-def heard_by(component: str, *more: str) -> tuple[str, ...]:
-    """The events that the catalog says *component* must hear."""
-    return (*(name for name, spec in CATALOG.items() if component in spec.consumed_by), *more)
 
 
 class ListeningCoordinator(HearingCoordinator):

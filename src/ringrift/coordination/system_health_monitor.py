@@ -18,7 +18,7 @@ import structlog
 from ringrift.coordination.contracts import coordinator_directory, invoke_health_check
 from ringrift.coordination.coordinator_persistence import SnapshotStore
 from ringrift.coordination.event_router import get_router
-from ringrift.coordination.handler_base import HandlerBase
+from ringrift.coordination.handler_base import HandlerBase, Told
 from ringrift.coordination.unified_health_manager import (
     HealthLevel,
     RecoveryAction,
@@ -65,8 +65,6 @@ __all__ = [
 
 # Names come with the events of other processes, so there is a bound.
 NAMES_MAX = 1000
-
-Told = tuple[str, dict[str, Any]]
 
 
 class Condition(StrEnum):
