@@ -12,7 +12,6 @@ lands in the same records. `can_spawn` and its like serve code without a loop; e
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -490,12 +489,9 @@ def coordinate_task(
     _check_decorated(task_type, options)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def as_task(*args: P.args, **kwargs: P.kwargs) -> R:
-            with task_context(task_type, emit_events=emit_events, function=function.__name__, **options):
-                return function(*args, **kwargs)
-
-        return as_task
+        # As a decorator a context is made anew for each call.
+        named = task_context(task_type, emit_events=emit_events, function=function.__name__, **options)
+        return named(function)
 
     return decorate
 
@@ -509,14 +505,8 @@ def coordinate_async_task(
     _check_decorated(task_type, options)
 
     def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-        @functools.wraps(function)
-        async def as_task(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with async_task_context(
-                task_type, emit_events=emit_events, function=function.__name__, **options
-            ):
-                return await function(*args, **kwargs)
-
-        return as_task
+        named = async_task_context(task_type, emit_events=emit_events, function=function.__name__, **options)
+        return named(function)
 
     return decorate
 
