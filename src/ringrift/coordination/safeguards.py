@@ -94,10 +94,8 @@ class Safeguards(SpawnGate, SingletonMixin):
     @reported_health
     def _breakers(self) -> HealthCheckResult:
         held = self._admission.open_breakers()
-        about = {"asked": self.asked, "open_breakers": held}
-        if held:
-            return HealthCheckResult.degraded(f"held back after failures: {', '.join(held)}", **about)
-        return HealthCheckResult.ok("", **about)
+        well = HealthCheckResult.ok("", asked=self.asked, open_breakers=held)
+        return well.or_degraded(f"held back after failures: {', '.join(held)}" if held else "")
 
 
 get_safeguards = getter_of(Safeguards)

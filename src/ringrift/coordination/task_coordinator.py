@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, ParamSpec, TypeVar
 
-from ringrift.coordination.handler_base import WiredCoordinator
+from ringrift.coordination.handler_base import HearingCoordinator
 from ringrift.coordination.safeguards import (
     EmergencyStop,
     Safeguards,
@@ -118,7 +118,7 @@ ANSWER_S = 10.0
 _ENDS = {"TASK_COMPLETED": "completed", "TASK_FAILED": "failed", "TASK_CANCELLED": "cancelled"}
 
 
-class TaskCoordinator(WiredCoordinator):
+class TaskCoordinator(HearingCoordinator):
     """The coordinator of limits."""
 
     emits = ("TASK_SPAWNED", "TASK_CANCELLED", "TASK_COMPLETED", "TASK_FAILED", "TASK_HEARTBEAT")
@@ -317,13 +317,10 @@ class TaskCoordinator(WiredCoordinator):
 
     @reported_health
     def health_check(self) -> HealthCheckResult:
-        if not self._subscriptions:
-            return HealthCheckResult(False, self.status, "not wired", self.get_metrics())
-        if held := self.admission.open_breakers():
-            return HealthCheckResult.degraded(
-                f"held back after failures: {', '.join(held)}", **self.get_metrics()
-            )
-        return HealthCheckResult.ok("", **self.get_metrics())
+        held = self.admission.open_breakers()
+        return (
+            super().health_check().or_degraded(f"held back after failures: {', '.join(held)}" if held else "")
+        )
 
     # --- what others say ------------------------------------------------------------------------------
 
