@@ -99,19 +99,31 @@ def blocking(call: Any = None, *, timeout_s: float = 30.0, plus: str = "") -> An
     """
     if call is None:
         return functools.partial(blocking, timeout_s=timeout_s, plus=plus)
-    signature = inspect.signature(call)
-    assert not plus or plus in signature.parameters, f"{call.__qualname__} takes no {plus}"
+    own_wait_s = _own_wait_of(call, plus) if plus else _no_wait
 
     @functools.wraps(call)
     def run(*args: Any, **kwargs: Any) -> Any:
-        limit_s = timeout_s
-        if plus:
-            wait_s = signature.bind(*args, **kwargs).arguments.get(plus, signature.parameters[plus].default)
-            check_wait(plus, wait_s)
-            limit_s += wait_s
+        limit_s = timeout_s + own_wait_s(*args, **kwargs)
         return run_blocking(call(*args, **kwargs), timeout_s=limit_s)
 
     return run
+
+
+def _own_wait_of(call: Callable[..., Any], name: str) -> Callable[..., float]:
+    """Return what reads off the arguments of a call how long it may wait itself."""
+    signature = inspect.signature(call)
+    default = signature.parameters[name].default
+
+    def own_wait_s(*args: Any, **kwargs: Any) -> float:
+        wait_s: float = signature.bind(*args, **kwargs).arguments.get(name, default)
+        check_wait(name, wait_s)
+        return wait_s
+
+    return own_wait_s
+
+
+def _no_wait(*_args: Any, **_kwargs: Any) -> float:
+    return 0.0
 
 
 async def take_in_thread(take: Callable[[], T], give_back: Callable[[T], object]) -> T:
