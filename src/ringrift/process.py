@@ -98,7 +98,7 @@ def getter_of(kind: type[T]) -> Callable[[], T]:
     def get() -> T:
         return process_scope().get(kind, make)
 
-    get.__doc__ = f"Return the {kind.__name__} of this process."
+    get.__doc__, get.__module__ = f"Return the {kind.__name__} of this process.", kind.__module__
     return get
 
 
