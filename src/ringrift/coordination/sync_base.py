@@ -13,7 +13,7 @@ from ringrift.data.protection.promise_store import PromiseStore
 from ringrift.data.sync.cluster_view import ClusterView, NodeReportCollector, NodeReports, read_cluster_view
 from ringrift.data.transfer.contract import Pace, Transport
 from ringrift.engine.opening import get_engine, get_engine_blocking, has_store
-from ringrift.process import process_scope, reset_of
+from ringrift.process import getter_of, process_scope, reset_of
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 
@@ -86,9 +86,6 @@ class SyncDaemonBase(WakingDaemon):
         super().__init__(name, interval_s=interval_s, **of_process(parts))
 
 
-def get_node_reports() -> NodeReportCollector:
-    """What events told of nodes in this process: one collector for all who sync."""
-    return process_scope().get(NodeReportCollector, NodeReportCollector)
-
-
+# What events told of nodes in this process: one collector for all who sync.
+get_node_reports = getter_of(NodeReportCollector)
 reset_node_reports = reset_of(NodeReportCollector)

@@ -472,13 +472,7 @@ def get_transfer_verifier(
 
 
 reset_transfer_verifier = TransferVerifier.reset_instance
-
-
-def wire_transfer_events(router: UnifiedEventRouter | None = None) -> TransferVerifier:
-    """Return the verifier of this process, subscribed; for another *router*, one of its own."""
-    found = get_transfer_verifier() if router is None else TransferVerifier(router=router)
-    found.wire()
-    return found
+wire_transfer_events = TransferVerifier.wired
 
 
 def verify_transfer(source_path: Path | str, dest_path: Path | str) -> bool:

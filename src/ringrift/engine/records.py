@@ -38,6 +38,10 @@ class KvRecords(Generic[T]):
         entry = await self._kv.get(self.key(name))
         return None if entry is None else self.read(entry)
 
+    async def has(self, name: str) -> bool:
+        """Whether there is one, also one that cannot be read."""
+        return await self._kv.get(self.key(name)) is not None
+
     async def all(self, under: str = "") -> list[T]:
         return [self.read(entry) for entry in await self._kv.entries(self.key(under))]
 
@@ -54,6 +58,13 @@ class KvRecords(Generic[T]):
 
     async def delete(self, name: str) -> bool:
         return await self._kv.delete(self.key(name))
+
+    async def delete_if(self, name: str, record: T) -> bool:
+        """Delete the record if it still is *record*; one that took its place stays."""
+        entry = await self._kv.get(self.key(name))
+        if entry is None or entry.value != msgspec.json.encode(record):
+            return False
+        return await self._kv.delete(entry.key, revision=entry.revision)
 
     async def change(
         self,

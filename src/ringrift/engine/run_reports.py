@@ -103,12 +103,13 @@ class ReportedGetter(NamedTuple):
 def reported_getters(thing: object) -> Iterator[ReportedGetter]:
     """All that may be asked of *thing*, with what its base classes answer by themselves.
 
-    Not those of base classes that *thing* lists in `answers_instead`: nobody asks them any more.
+    Of a name that *thing* lists in `answers_instead` only what it answers itself, and not what its other base
+    classes would: nobody asks those any more.
     """
     instead: frozenset[str] = getattr(thing, "answers_instead", frozenset())
     for home in type(thing).__mro__:
         for name, getter in vars(home).items():
-            if name in instead and home is not type(thing):
+            if name in instead and getter is not getattr(type(thing), name):
                 continue
             if (waits := getattr(getter, _MARK, None)) is not None:
                 yield ReportedGetter(_key(thing, getter), functools.partial(getter, thing), waits)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import cast
+from typing import Generic, Protocol, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
@@ -21,7 +21,7 @@ from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder, lease_key
 from ringrift.engine.opening import get_engine, has_store
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue
-from ringrift.engine.records import read_record, read_records, write_record
+from ringrift.engine.records import KvRecords, read_record, read_records, write_record
 from ringrift.engine.work_rules import (
     ALL_WORK,
     EMERGENCY_WORK,
@@ -120,30 +120,47 @@ def asked_about(prefix: str, entries: Iterable[Entry]) -> set[str]:
     return {key.removeprefix(prefix).partition("/")[0] for key in keys}
 
 
-class RecallRequests:
-    """The recalls, and withdrawals of recalls, that are not facts yet."""
+class Dated(Protocol):
+    """What says when it was asked for."""
+
+    @property
+    def at_s(self) -> float: ...
+
+
+R = TypeVar("R", bound=Dated)
+
+
+class WaitingRequests(Generic[R]):
+    """Requests of one kind, by config and name, that are not facts yet."""
+
+    def __init__(self, records: KvRecords[R], name_of: Callable[[R], str]) -> None:
+        self._records, self._name_of = records, name_of
+
+    async def add(self, config: str, request: R) -> None:
+        """Ask for *request*; the newest of a name counts."""
+        await self._records.put(_place(config, self._name_of(request)), request)
+
+    async def waiting(self, config: str) -> list[R]:
+        """The requests for *config*, oldest first."""
+        return sorted(await self._records.all(f"{quoted(config)}/"), key=lambda request: request.at_s)
+
+    async def is_waiting(self, config: str, name: str) -> bool:
+        return await self._records.has(_place(config, name))
+
+    async def remove(self, config: str, request: R) -> None:
+        """The request is a fact; one that was replaced since stays."""
+        await self._records.delete_if(_place(config, self._name_of(request)), request)
+
+
+def _place(config: str, name: str) -> str:
+    return f"{quoted(config)}/{quoted(name)}"
+
+
+class RecallRequests(WaitingRequests[Recalled]):
+    """The recalls, and withdrawals of recalls, by their ids."""
 
     def __init__(self, kv: KeyValue) -> None:
-        self._kv = kv
-
-    async def add(self, config: str, recall: Recalled) -> None:
-        """Ask for *recall*; the newest request of an id counts."""
-        await write_record(self._kv, _recall_key(config, recall.recall_id), recall)
-
-    async def waiting(self, config: str) -> list[Recalled]:
-        """The requests for *config*, oldest first."""
-        found = await read_records(self._kv, f"{RECALL_PREFIX}{quoted(config)}/", Recalled)
-        return sorted(found, key=lambda recall: recall.at_s)
-
-    async def is_waiting(self, config: str, recall_id: str) -> bool:
-        return await self._kv.get(_recall_key(config, recall_id)) is not None
-
-    async def remove(self, config: str, recall: Recalled) -> None:
-        """The request is a fact; one that was replaced since stays."""
-        key = _recall_key(config, recall.recall_id)
-        entry = await self._kv.get(key)
-        if entry is not None and entry.value == msgspec.json.encode(recall):
-            await self._kv.delete(key, revision=entry.revision)
+        super().__init__(KvRecords(kv, RECALL_PREFIX, Recalled), lambda recall: recall.recall_id)
 
 
 def is_news(state: ConfigState, recall: Recalled) -> bool:
@@ -152,10 +169,6 @@ def is_news(state: ConfigState, recall: Recalled) -> bool:
     if known is None:
         return not recall.withdrawn
     return msgspec.structs.replace(known, at_s=recall.at_s) != recall
-
-
-def _recall_key(config: str, recall_id: str) -> str:
-    return f"{RECALL_PREFIX}{quoted(config)}/{quoted(recall_id)}"
 
 
 # Workers that are set aside, told to them; and what people ask for about workers.
@@ -170,34 +183,16 @@ WORKER_PREFIX = "learning/worker_request/"
 Request = WorkerSetAside | WorkerResumed
 
 
-class StandingRequests:
-    """The requests about workers that are not facts yet."""
+def _request_records(kv: KeyValue) -> KvRecords[Request]:
+    kind = cast("type[Request]", Request)
+    return KvRecords(kv, WORKER_PREFIX, kind, advice="Delete the key", what="no request")
+
+
+class StandingRequests(WaitingRequests[Request]):
+    """The requests about workers, by the worker."""
 
     def __init__(self, kv: KeyValue) -> None:
-        self._kv = kv
-
-    async def add(self, config: str, request: Request) -> None:
-        """Ask for *request*; the newest of a worker counts."""
-        await write_record(self._kv, _worker_key(config, request.worker), request)
-
-    async def waiting(self, config: str) -> list[Request]:
-        """The requests for *config*, oldest first."""
-        found = [read_request(entry) for entry in await self._kv.entries(f"{WORKER_PREFIX}{quoted(config)}/")]
-        return sorted(found, key=lambda request: request.at_s)
-
-    async def is_waiting(self, config: str, worker: str) -> bool:
-        return await self._kv.get(_worker_key(config, worker)) is not None
-
-    async def remove(self, config: str, request: Request) -> None:
-        """The request is a fact; one that was replaced since stays."""
-        entry = await self._kv.get(_worker_key(config, request.worker))
-        if entry is not None and entry.value == msgspec.json.encode(request):
-            await self._kv.delete(entry.key, revision=entry.revision)
-
-
-def read_request(entry: Entry) -> Request:
-    """What is stored of a request; `Corrupt` with the key for anything else."""
-    return decode_entry(entry, cast("type[Request]", Request), advice="Delete the key", what="no request")
+        super().__init__(_request_records(kv), lambda request: request.worker)
 
 
 def changes_standing(state: ConfigState, request: Request, now_s: float) -> bool:
@@ -221,10 +216,6 @@ async def tell_set_aside(kv: KeyValue, aside: dict[str, SetAside]) -> None:
             await kv.put(key, value)
     for key in told.keys() - wanted.keys():
         await kv.delete(key)
-
-
-def _worker_key(config: str, worker: str) -> str:
-    return f"{WORKER_PREFIX}{quoted(config)}/{quoted(worker)}"
 
 
 # Who may train now: one training per config, and a few in all, whether workers or others do it.

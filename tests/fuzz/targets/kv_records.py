@@ -37,15 +37,12 @@ from ringrift.learning.doctor.findings import Diagnosis
 from ringrift.learning.facts.facts import AnyFact, Recalled
 from ringrift.learning.facts.high_water import mark_path, read_mark
 from ringrift.learning.facts.ledger import check_chain, prefix_of, sound_facts
-from ringrift.learning.requests import Request, TrainingJob, read_request
+from ringrift.learning.requests import Request, TrainingJob, _request_records
 from ringrift.learning.tuning import OptimizationRun
 from ringrift.work.admission import StateNotice
-from ringrift.work.job.folder import DamagedInput
-from ringrift.work.job.folder import _read as read_damaged_input
+from ringrift.work.job.folder import DamagedInput, _damaged
 from ringrift.work.limits import Pause
-from ringrift.work.tasks import Measured, Reservation, RunningTask
-from ringrift.work.tasks import _task as read_task
-from ringrift.work.tasks import _tasks as read_durations
+from ringrift.work.tasks import Measured, Reservation, RunningTask, _measured, _tasks
 from ringrift.work.worker.records import RunningRecord, SetAsideRecord, WorkerRecord
 
 CONFIG = "square8_2p"
@@ -67,10 +64,7 @@ OF_THE_ENGINE = (
 )
 OWN: tuple[tuple[str, Callable[[Entry], object]], ...] = (
     ("key", read_lease),
-    ("key", read_request),
-    ("key", read_durations),
-    ("key", read_damaged_input),
-    ("key", read_task),
+    *(("key", records(None).read) for records in (_request_records, _measured, _damaged, _tasks)),
     ("key", lambda entry: decode_entry(entry, list[RoleRow])),
     ("key", lambda entry: decode_entry(entry, int)),
     ("key", lambda entry: StateSnapshot.from_bytes(entry.value, key=entry.key)),

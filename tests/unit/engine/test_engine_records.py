@@ -78,3 +78,19 @@ async def test_a_damaged_record_names_its_key_and_what_to_do(kv):
     for reading in (counts.get("1"), counts.all(), counts.change("1", one_more)):
         with pytest.raises(Corrupt, match=r"a/1.*no count.*Count again"):
             await reading
+
+
+async def test_a_damaged_record_is_there_all_the_same(kv):
+    await kv.put("a/1", b"[")
+    counts = KvRecords(kv, "a/", Count)
+    assert await counts.has("1")
+    assert not await counts.has("2")
+
+
+async def test_a_record_is_deleted_only_while_it_is_the_one_that_was_meant(kv):
+    counts = KvRecords(kv, "a/", Count)
+    await counts.put("1", Count(1))
+    assert not await counts.delete_if("1", Count(2))
+    assert not await counts.delete_if("2", Count(2))
+    assert await counts.delete_if("1", Count(1))
+    assert await counts.all() == []

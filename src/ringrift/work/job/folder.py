@@ -29,7 +29,7 @@ import msgspec
 from ringrift.decoding import decode_as
 from ringrift.engine.limits import VALUE_BYTES_MAX
 from ringrift.engine.ports import Blobs, KeyValue
-from ringrift.engine.records import KvRecords, write_record
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, Corrupt, DigestMismatch, Unavailable
 from ringrift.files import (
     change_mode,
@@ -315,25 +315,29 @@ def role_of(name: str) -> str:
 
 async def damaged_inputs(kv: KeyValue) -> list[DamagedInput]:
     """The files that are known to be damaged and have not come back, of all nodes."""
-    what = "no record of a damaged file"
-    return await KvRecords(kv, DAMAGED, DamagedInput, advice="Delete the key", what=what).all()
+    return await _damaged(kv).all()
 
 
 async def note_damaged(kv: KeyValue, found: DamagedInput) -> None:
-    await write_record(kv, _key(found.digest, found.node), found)
+    await _damaged(kv).put(_name(found.digest, found.node), found)
 
 
 async def forget_damaged(kv: KeyValue, found: DamagedInput) -> None:
     """There is a good copy again."""
-    await kv.delete(_key(found.digest, found.node))
+    await _damaged(kv).delete(_name(found.digest, found.node))
 
 
 async def was_damaged(kv: KeyValue, digest: str, node: str) -> bool:
-    return await kv.get(_key(digest, node)) is not None
+    return await _damaged(kv).has(_name(digest, node))
 
 
-def _key(digest: str, node: str) -> str:
-    return f"{DAMAGED}{digest}/{node}"
+def _damaged(kv: KeyValue) -> KvRecords[DamagedInput]:
+    what = "no record of a damaged file"
+    return KvRecords(kv, DAMAGED, DamagedInput, advice="Delete the key", what=what)
+
+
+def _name(digest: str, node: str) -> str:
+    return f"{digest}/{node}"
 
 
 # Files out of a job's folder into the blobs when it ended well.
