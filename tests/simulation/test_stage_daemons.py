@@ -80,7 +80,9 @@ class RunWithDaemons(World):
         process_scope().put(StageMembers, StageMembers(self.runtime, waker=get_loop_waker()))
         shared_engine().put(self.engine())
         config = DaemonManagerConfig(loop_watchdog=False)
-        self.manager = DaemonManager(config, runtime=self.runtime, bus=get_router(), offload=at_once)
+        self.manager = DaemonManager(
+            config, runtime=self.runtime, bus=get_router(), offload=at_once, memory_percent=lambda: 30.0
+        )
         members = get_stage_members()
         members.reasons = partial(why_not_planning, self.manager)
         self.manager.register_factory(DaemonType.DATA_PIPELINE, self._control_life)
