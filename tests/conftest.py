@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import re
 import runpy
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -40,10 +42,22 @@ def close_what_was_opened():
         loop.close()
 
 
+@pytest.fixture(scope="session")
+def new_folder(tmp_path_factory):
+    """Make folders with numbers of our own: for the next free one pytest looks at all that there are."""
+    numbers = count()
+    return lambda name: tmp_path_factory.mktemp(f"{name}-{next(numbers)}", numbered=False)
+
+
+@pytest.fixture
+def tmp_path(request, new_folder):
+    return new_folder(re.sub(r"\W", "_", request.node.name)[:30])
+
+
 @pytest.fixture(autouse=True)
-def own_process_scope(tmp_path_factory, monkeypatch):
+def own_process_scope(new_folder, monkeypatch):
     """Keep shared objects from leaking between tests, and files out of the working folder."""
-    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(new_folder("data")))
     monkeypatch.setenv("RINGRIFT_HEALTH_PORT", "0")
     process_scope().clear()
     yield
