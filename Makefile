@@ -31,14 +31,15 @@ run: $(VENV)/.run-ready
 	$(BIN)/ringrift run
 
 # One process for the unit tests, and three for all others: those mostly wait for real processes, and each takes the
-# next file that none of them has begun. Their lines come after those of the unit tests.
+# next file that none of them has begun. Their lines come after those of the unit tests. What `make check` runs is left out.
 PYTEST = $(BIN)/python -m pytest
+CHECKED = tests/test_tidy.py tests/test_ceilings.py
 SHARED = .pytest_cache/shared
+SHARING = -o console_output_style=classic --share $(SHARED) --ignore=tests/unit $(CHECKED:%=--ignore=%)
 test: $(VENV)/.dev-ready
 	@rm -rf $(SHARED); mkdir -p $(SHARED); \
 	for part in 1 2 3; do \
-	  $(PYTEST) -o cache_dir=.pytest_cache/$$part -o console_output_style=classic --share $(SHARED) --ignore=tests/unit \
-	    > .pytest_cache/$$part.log 2>&1 & parts="$$parts $$!"; \
+	  $(PYTEST) -o cache_dir=.pytest_cache/$$part $(SHARING) > .pytest_cache/$$part.log 2>&1 & parts="$$parts $$!"; \
 	done; \
 	$(PYTEST) tests/unit; failed=$$?; number=0; \
 	for part in $$parts; do \
@@ -57,7 +58,7 @@ check: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py tests/test_ceilings.py
+	$(PYTEST) -q -p no:cacheprovider $(CHECKED)
 
 # Every reader of outside data (or FUZZ_TARGETS="shard npz") for FUZZ_S seconds each; see tests/fuzz/README.md.
 FUZZ_S ?= 60

@@ -1,6 +1,7 @@
 """Every test has a data folder and process-wide objects of its own, and a disk with room."""
 
 import asyncio
+import gc
 import os
 import re
 import runpy
@@ -31,7 +32,7 @@ class SharedFiles:
     The longest come first: whoever began one of them last would keep the others waiting.
     """
 
-    LONGEST = ("test_learning_world", "test_stage_daemons", "test_loop_kills", "test_fuzz")
+    LONGEST = ("test_learning_world", "test_stage_daemons", "test_loop_kills")
 
     def __init__(self, folder):
         self._folder = folder
@@ -69,6 +70,12 @@ def pytest_configure(config):
     settings.load_profile("any machine")
     if (folder := config.getoption("share")) is not None:
         config.pluginmanager.register(SharedFiles(folder))
+
+
+def pytest_collection_finish():
+    """What is loaded by now stays; a full collection that looked at all of it would take half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def close_what_was_opened():

@@ -13,6 +13,7 @@ import random
 import selectors
 import signal
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -59,6 +60,10 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def get_map(self) -> Any:
         return self._real.get_map()
+
+
+# A blocking call runs on a loop of its own, with a time of its own, but in the context of its caller.
+_simulated: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("simulated_loop", default=None)
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
@@ -159,7 +164,7 @@ class SimulatedRuntime:
         self._anchor = self._anchor or anchor
 
     def monotonic_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return (_simulated.get() or asyncio.get_running_loop()).time()
 
     def new_id(self) -> str:
         self._ids += 1
@@ -181,6 +186,7 @@ def simulate(main: Coroutine[Any, Any, T], *, limit_s: float = 1e9) -> T:
         raise ConfigError(f"limit_s is {limit_s!r}; it must be above 0")
 
     async def bounded() -> T:
+        _simulated.set(asyncio.get_running_loop())
         async with asyncio.timeout(limit_s):
             return await main
 
