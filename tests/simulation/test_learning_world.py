@@ -138,9 +138,9 @@ def test_the_same_seed_gives_the_same_run():
 
 
 def test_without_faults_no_worker_waits_for_the_controller():
-    world = lived(4, hours=1, faults=False, configs=CONFIGS[:1])
+    world = lived(4, hours=2, faults=False, configs=CONFIGS[:1])
     state = world.controller.state(CONFIGS[0])
-    assert sum(state.served_s.values()) > 0.9 * 3600 * world.slots
+    assert sum(state.served_s.values()) > 0.9 * 2 * 3600 * world.slots
 
 
 def test_games_that_teach_nonsense_set_training_back_and_learning_goes_on():
