@@ -16,48 +16,11 @@ from ringrift.engine.blocking import BackgroundLoop
 from ringrift.engine.opening import EnginesByPath, SharedEngine, close_engine
 from ringrift.process import process_scope
 
-pytest_plugins = ["data_servers"]
-HERE = Path(__file__).parent
-ROOMY_DISK = HERE / "roomy_disk"
+pytest_plugins = ["data_servers", "shared_files"]
+ROOMY_DISK = Path(__file__).with_name("roomy_disk")
 
 
-def pytest_addoption(parser):
-    about = "tests of files that another process with the same folder has begun are left to that one"
-    parser.addoption("--share", metavar="FOLDER", type=Path, help=about)
-
-
-class SharedFiles:
-    """Several processes collect the same files, and each takes the next that none of them has begun.
-
-    The longest come first: whoever began one of them last would keep the others waiting.
-    """
-
-    LONGEST = ("test_learning_world", "test_stage_daemons", "test_loop_kills")
-
-    def __init__(self, folder):
-        self._folder = folder
-        self._ours = {}
-
-    def pytest_collection_modifyitems(self, items):
-        order = {name: number for number, name in enumerate(self.LONGEST)}
-        items.sort(key=lambda item: order.get(item.path.stem, len(order)))
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item):
-        if item.path not in self._ours:
-            self._ours[item.path] = self._begin(item.path)
-        return None if self._ours[item.path] else True  # True: there is nothing left to be done for it
-
-    def _begin(self, path):
-        name = "-".join(path.relative_to(HERE).parts)
-        try:
-            (self._folder / name).touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
-
-
-def pytest_configure(config):
+def pytest_configure():
     """How long an example takes says something about the machine; each test as a whole has its time limit.
 
     So does how full its disk is, and nodes hold work back on a full one: neither this process nor those that
@@ -68,8 +31,6 @@ def pytest_configure(config):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.load_profile("any machine")
-    if (folder := config.getoption("share")) is not None:
-        config.pluginmanager.register(SharedFiles(folder))
 
 
 def pytest_collection_finish():
