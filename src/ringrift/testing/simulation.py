@@ -24,6 +24,8 @@ from ringrift.runtime import Child, Command
 T = TypeVar("T")
 
 EPOCH_S = 1_700_000_000.0  # some moment of our time: code that formats it must not meet 1970
+# A blocking call runs on a loop of its own, with a time of its own, but in the context of its caller.
+_simulated: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("simulated_loop", default=None)
 
 
 class Stuck(AssertionError):
@@ -38,8 +40,7 @@ class _JumpingSelector(selectors.BaseSelector):
         self.now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = self._real.select(0)  # the loop wakes itself through a socket, also here
-        if ready:
+        if ready := self._real.select(0):  # the loop wakes itself through a socket, also here
             return ready
         if timeout is None:
             raise Stuck("the simulated loop has nothing to run and no timer")
@@ -60,10 +61,6 @@ class _JumpingSelector(selectors.BaseSelector):
 
     def get_map(self) -> Any:
         return self._real.get_map()
-
-
-# A blocking call runs on a loop of its own, with a time of its own, but in the context of its caller.
-_simulated: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("simulated_loop", default=None)
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
