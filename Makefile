@@ -35,7 +35,7 @@ run: $(VENV)/.run-ready
 PYTEST = $(BIN)/python -m pytest
 CHECKED = tests/test_tidy.py tests/test_ceilings.py
 SHARED = .pytest_cache/shared
-SHARING = -o console_output_style=classic --share $(SHARED) --ignore=tests/unit $(CHECKED:%=--ignore=%)
+SHARING = -o console_output_style=classic --share=$(SHARED) tests --ignore=tests/unit $(CHECKED:%=--ignore=%)
 test: $(VENV)/.dev-ready
 	@rm -rf $(SHARED); mkdir -p $(SHARED); \
 	for part in 1 2 3; do \

@@ -39,7 +39,7 @@ def test_several_processes_run_each_test_once_and_end_what_they_set_up(tmp_path)
     for folder in "ab":  # the last of each folder was begun by somebody else
         (shared / f"{folder}-test_{folder}4.py").touch()
         names.remove(f"{folder}/test_{folder}4.py")
-    options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "shared_files", "--share", str(shared)]
+    options = ["-q", "-s", "-p", "no:cacheprovider", "-p", "shared_files", f"--share={shared}"]
     command = [sys.executable, "-m", "pytest", *options, "--rootdir", str(tests), str(tests)]
     environment = {**os.environ, "PYTHONPATH": str(PLUGINS)}
     processes = [
