@@ -86,11 +86,8 @@ class SyncRouter:
         max_targets: int | None = 10,
         size_bytes: int = 0,
     ) -> list[ScoredNode]:
-        wanted, cluster, excluded = (
-            data_type_named(data_type),
-            await self.cluster_view(),
-            frozenset(exclude_nodes),
-        )
+        wanted, excluded = data_type_named(data_type), frozenset(exclude_nodes)
+        cluster = await self.cluster_view()
         fit = [
             node
             for node in cluster.nodes.others()
