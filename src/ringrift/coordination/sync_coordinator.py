@@ -402,7 +402,8 @@ async def execute_priority_sync(
         return [await scheduler.execute(recommendation)]
     if max_syncs < 1:
         raise ConfigError(f"max_syncs is {max_syncs}; it must be at least 1")
-    advice = [each for each in await scheduler.recommendations() if each.action is not SyncAction.SKIP]
+    advised = await scheduler.recommendations(max(max_syncs, _ADVICE_MAX))
+    advice = [each for each in advised if each.action is not SyncAction.SKIP]
     return [await scheduler.execute(each) for each in advice[:max_syncs]]
 
 
@@ -586,11 +587,13 @@ class SyncCoordinator(WiredCoordinator):
 
     async def _on_request(self, event: RouterEvent) -> None:
         said = event.payload
-        board, players = _config_of(said.get("config_key"))
+        # A board without a number of players asks for that board, and not for all there is.
+        board, players = split_config(str(said.get("config_key") or ""))
+        targets = said.get("targets") or None
         await self.facade.sync(
             str(said["data_type"]),
-            targets=list(said.get("targets") or []) or None,
-            board_type=board,
+            targets=[targets] if isinstance(targets, str) else targets and list(targets),
+            board_type=board or None,
             num_players=players,
             priority=str(said.get("priority") or "normal"),
         )
@@ -621,11 +624,6 @@ class SyncCoordinator(WiredCoordinator):
         if not self.is_subscribed:
             return HealthCheckResult(False, self.status, "not wired", health.details)
         return health
-
-
-def _config_of(key: Any) -> tuple[str | None, int | None]:
-    board, players = split_config(str(key or ""))
-    return (None, None) if players is None else (board, players)
 
 
 def get_sync_coordinator() -> SyncCoordinator:

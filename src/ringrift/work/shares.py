@@ -161,6 +161,28 @@ _GAMES_PER_POINT = 500
 _QUALITY_FACTORS = ((0.3, 1.5), (0.5, 1.3), (0.7, 1.0))
 
 
+def split_whole(total: int, weights: Mapping[str, float], *, least: int = 0) -> dict[str, int]:
+    """Split *total* by *weights* so that no part of it is lost in rounding; everybody gets *least*.
+
+    What the least takes beyond its weight is taken from those who got most beyond theirs.
+    """
+    if (whole := sum(weights.values())) <= 0:
+        return dict.fromkeys(weights, least)
+    exact = {name: total * weight / whole for name, weight in weights.items()}
+    found = {name: max(least, math.floor(part)) for name, part in exact.items()}
+    left = total - sum(found.values())
+    # Who got least of what is due to him comes first; a weight of 0 has nothing due.
+    waiting = sorted(
+        (name for name in found if weights[name] > 0), key=lambda name: found[name] - exact[name]
+    )
+    for name in waiting[: max(0, left)]:
+        found[name] += 1
+    while left < 0 and (rich := [name for name in found if found[name] > least]):
+        found[max(rich, key=lambda name: found[name] - exact[name])] -= 1
+        left += 1
+    return found
+
+
 def split_config(config: str) -> tuple[str, int | None]:
     """Split `square8_2p`; a key without a number of players, as families of games have, is all board."""
     board, _, seats = config.rpartition("_")

@@ -55,6 +55,11 @@ async def test_a_request_by_event_is_carried_out():
     await wired.say("SYNC_REQUEST", requester="t", data_type="games", targets=["b"], config_key="hex8_2p")
     assert await world.holders(wanted) == {"a", "b"}
     assert await world.holders(other) == {"a"}
+    # One name is one node, and a board alone is all of that board and nothing else.
+    more = await world.make(b"three", "a", config="hex8_4p")
+    await wired.say("SYNC_REQUEST", requester="t", data_type="games", targets="c", config_key="hex8")
+    assert await world.holders(wanted) == {"a", "b", "c"}
+    assert (await world.holders(more), await world.holders(other)) == ({"a", "c"}, {"a"})
     await wired.end()
 
 
