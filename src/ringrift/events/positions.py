@@ -269,7 +269,7 @@ class CursorStore:
         self._recording = asyncio.Lock()
         self._tasks = TaskOwner(_OWNER)
         self.recorder: asyncio.Task[None] | None = None
-        self._rests, self._noted = rests, 0  # the notes since the last change of files
+        self._rests, self._noted = rests, 0  # how many notes it wrote while it rested
 
     def cursor(self, subscription: Subscription) -> Cursor | None:
         return self._cursors.get(subscription.name) if subscription in self._members else None
@@ -345,17 +345,13 @@ class CursorStore:
             if self._rests:
                 # In the notes alone: nobody knows for how long, and in memory it would only grow.
                 cursor.outstanding.discard(delivery.log_seq)
-                self._change_files_when_full(self._notes)
+                self._noted += 1
+                if self._noted % _RESTING_NOTES == 0:
+                    self._notes.empty(1 - self._notes.turn())
                 return
         cursor.finish(delivery.log_seq)
         self._moved.set()
         self.keep_recording()
-
-    def _change_files_when_full(self, notes: DeliveryNotes) -> None:
-        self._noted += 1
-        if self._noted >= _RESTING_NOTES:
-            notes.empty(1 - notes.turn())
-            self._noted = 0
 
     def wake(self) -> None:
         """Somebody reads again: the cursors take over what was handled meanwhile."""

@@ -298,7 +298,7 @@ CONTROL_NAME = "control"
 
 def tell_elected(router: UnifiedEventRouter, lease: ControlLease) -> None:
     """This process has found its store whole and leads by its lease; whoever follows the leader looks."""
-    me, term = _name_and_term(lease)
+    me, term = get_settings().node_name or lease.me.host, lease.guard.revision
     tell = router.publish_sync
     tell("STARTUP_STATE_VALIDATED", {"node_id": me, "epoch": term, "valid": True}, CONTROL_NAME)
     before = {} if lease.before is None else {"previous_leader": lease.before.host}
@@ -307,13 +307,9 @@ def tell_elected(router: UnifiedEventRouter, lease: ControlLease) -> None:
 
 async def tell_lost(router: UnifiedEventRouter, lease: ControlLease, reason: str) -> None:
     """Inside this process only: it may write nothing more, and others see who leads by the lease."""
-    me, term = _name_and_term(lease)
+    me, term = get_settings().node_name or lease.me.host, lease.guard.revision
     lost = {"old_leader_id": me, "reason": reason, "term": term}
     await router.publish("LEADER_LOST", lost, CONTROL_NAME, route_to_cross_process=False)
-
-
-def _name_and_term(lease: ControlLease) -> tuple[str, int]:
-    return get_settings().node_name or lease.me.host, lease.guard.revision
 
 
 async def control_holder(kv: KeyValue) -> ControlHolder | None:

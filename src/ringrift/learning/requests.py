@@ -238,10 +238,10 @@ def _worker_key(config: str, worker: str) -> str:
 #
 # A slot is two leases in the engine: one for the config and one of the numbered places. Their holder renews
 # them; when it dies, both are free after the lease, and the loop, or who takes the slot next, tells that its
-# training ended. The config's is the lease under which the queue hands out
-# no training of it, and nobody gets it while a worker has one: the loop and a trainer of one's own never
-# train the same config at once. Its token goes with every write that the training makes, so a trainer that
-# lost its slot cannot spoil what the next one does.
+# training ended. The config's is the lease under which the queue hands out no training of it, and nobody gets
+# it while a worker has one: the loop and a trainer of one's own never train the same config at once. Its
+# token goes with every write that the training makes, so a trainer that lost its slot cannot spoil what the
+# next one does.
 
 
 SLOTS_MAX = 8
@@ -347,6 +347,10 @@ class TrainingSlots:
         if place is None:
             await own.release()
             return self._no_place() if item is None else _by_worker(config_key, item)
+        # Before its record is overwritten: the holder before may have gone without a word.
+        for gone in await end_gone_trainings(kv, self._runtime, await kv.entries(_job_key(config_key))):
+            if self.on_gone is not None:
+                await self.on_gone(gone)
         job = TrainingJob(
             # The token sets two trainings of one second apart.
             job_id=f"{config_key}_{int(self._runtime.now_s())}_{self._runtime.pid}_{token}",
@@ -363,10 +367,6 @@ class TrainingSlots:
         for lease in leases:
             keepers.create_task(self._keep(job, lease), name=lease.name)
         self._held[job.job_id] = _Held(job, leases, keepers)
-        # Before its place is taken: the holder before may have gone without a word.
-        for gone in await end_gone_trainings(kv, self._runtime, await kv.entries(_job_key(config_key))):
-            if self.on_gone is not None:
-                await self.on_gone(gone)
         await self._write(kv, job)
         log.info("training.slot_taken", job_id=job.job_id, config=config_key, token=token)
         return job
@@ -548,7 +548,10 @@ async def end_gone_trainings(kv: KeyValue, runtime: Runtime, entries: Iterable[E
     """
     ended = []
     for entry in entries:
-        job, revision = decode_entry(entry, TrainingJob), entry.revision
+        try:
+            job, revision = decode_entry(entry, TrainingJob), entry.revision
+        except Corrupt:  # `running` tells whoever asks for it; the loop must not stand still
+            continue
         holder = await lease_holder(kv, config_lease(job.config_key))
         if holder is not None and (holder.holder, holder.token) == (job.holder, job.token):
             continue

@@ -162,24 +162,14 @@ _QUALITY_FACTORS = ((0.3, 1.5), (0.5, 1.3), (0.7, 1.0))
 
 
 def split_whole(total: int, weights: Mapping[str, float], *, least: int = 0) -> dict[str, int]:
-    """Split *total* by *weights* so that no part of it is lost in rounding; everybody gets *least*.
-
-    What the least takes beyond its weight is taken from those who got most beyond theirs.
-    """
-    if (whole := sum(weights.values())) <= 0:
-        return dict.fromkeys(weights, least)
-    exact = {name: total * weight / whole for name, weight in weights.items()}
-    found = {name: max(least, math.floor(part)) for name, part in exact.items()}
-    left = total - sum(found.values())
-    # Who got least of what is due to him comes first; a weight of 0 has nothing due.
-    waiting = sorted(
-        (name for name in found if weights[name] > 0), key=lambda name: found[name] - exact[name]
-    )
-    for name in waiting[: max(0, left)]:
+    """Give everybody *least*, and split what *total* leaves by *weights*, with nothing lost in rounding."""
+    whole, rest = sum(weights.values()), max(0, total - least * len(weights))
+    exact = {name: rest * weight / whole if whole else 0.0 for name, weight in weights.items()}
+    found = {name: least + math.floor(part) for name, part in exact.items()}
+    # Who lost most in rounding comes first; a weight of 0 has nothing due.
+    waiting = sorted((name for name in exact if weights[name] > 0), key=lambda name: -(exact[name] % 1.0))
+    for name in waiting[: rest - sum(map(math.floor, exact.values()))]:
         found[name] += 1
-    while left < 0 and (rich := [name for name in found if found[name] > least]):
-        found[max(rich, key=lambda name: found[name] - exact[name])] -= 1
-        left += 1
     return found
 
 

@@ -976,3 +976,17 @@ async def test_what_was_handled_while_nobody_read_the_log_is_not_handled_again(m
     await last.start()
     await quiet()
     assert seen == []
+
+
+async def test_a_long_rest_keeps_notes_of_the_newest_events_and_no_file_that_only_grows(machine, monkeypatch):
+    monkeypatch.setattr(positions, "_RESTING_NOTES", 10)
+    a = machine.process("a", notes=True)
+    a.subscribe(CROSSING, collector([]), "s")
+    await a.start()
+    await a.rest()
+    for n in range(95):
+        await a.publish(CROSSING, {"n": n})
+    await machine.kill(a)
+    kept = [note.seq for note in DeliveryNotes(machine.tmp_path, "a").read()]
+    assert len(kept) < 20
+    assert set(range(86, 96)) <= set(kept)
