@@ -207,7 +207,7 @@ def test_games_that_are_refused_for_their_score_earn_no_training_on_the_old_rows
 
 
 def test_what_an_earlier_version_of_the_plan_let_refused_games_earn_stays_earned():
-    story = after_poor_games(12)
+    story = after_poor_games(PLAN_VERSION - 1)
     earned = story.state.bucket.earned
     story.write(rules_note(story.state, RULES, at_s=story.now_s))
     assert story.state.bucket.earned == earned

@@ -168,7 +168,7 @@ class ConfigState:
     bad_checkpoints: set[str] = field(default_factory=set)  # from which no training could go on
     bucket: TrainBucket = TrainBucket()
     price: float = 1.0  # times what the rules say a row earns
-    pays_for_refused: bool = True  # rows that nobody may learn from earn, too, as before plan version 13
+    pays_for_refused: bool = True  # rows that nobody may learn from earn, too, as before plan version 14
     samples: dict[str, Samples] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
     students: dict[str, Model] = field(default_factory=dict)
@@ -250,6 +250,12 @@ class ConfigState:
         """This config's part of the jobs that the workers take at a time, as was noted last."""
         note = self.newest_note(SLOTS_TOPIC)
         return 1.0 if note is None else int(note.details["slots"]) / int(note.details["configs"])
+
+    @property
+    def gpus(self) -> int:
+        """Those of the workers, as was noted last."""
+        note = self.newest_note(SLOTS_TOPIC)
+        return 0 if note is None else int(note.details.get("gpus", 0))
 
     def add_samples(self, samples: Samples) -> None:
         self.samples.pop(samples.digest, None)  # made again, it is the newest
@@ -393,7 +399,7 @@ def state_before(config: str, facts: Iterable[AnyFact], *, bucket_rules: BucketR
     return ConfigState(config, next(noted, bucket_rules))
 
 
-REFUSED_EARN_NOTHING = 13  # from this version of the plan on
+REFUSED_EARN_NOTHING = 14  # from this version of the plan on
 
 
 def plan_version(rules: Noted) -> int:
