@@ -229,6 +229,10 @@ def _claim(settings: Settings) -> Identity:
 # The cursors of all subscriptions of this process, and their durable copies.
 
 
+def _newest(done: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(done)[-_DONE_MAX:])
+
+
 Reader = tuple[Subscription, Cursor]
 
 _GROUP_S = 0.5  # positions gathered before one commit; the notes bridge this time
@@ -361,6 +365,8 @@ class CursorStore:
         for note in () if self._notes is None else self._notes.read():
             if (cursor := self._cursors.get(note.subscription)) is not None and cursor.is_new(note.seq):
                 cursor.finish(note.seq)
+        for cursor in self._cursors.values():
+            cursor.done = set(_newest(cursor.done))
 
     def keep_recording(self) -> None:
         if self.recorder is None and not (self._rests or self._is_ending()):
@@ -469,9 +475,11 @@ class CursorStore:
                 done.setdefault(note.subscription, set()).add(note.seq)
         for name, seqs in done.items():
             position = stored[name]
-            stored[name] = Position(position.floor, tuple(sorted({*position.done_above, *seqs})))
-        if done:
+            stored[name] = Position(position.floor, _newest({*position.done_above, *seqs}))
+        if done and self._notes is not None:
             await self.log.commit({CursorKey(name, self.instance): stored[name] for name in done})
+            self._notes.empty(0)
+            self._notes.empty(1)
         return stored
 
     async def _valid_notes(self) -> AsyncIterator[Note]:
