@@ -515,7 +515,7 @@ class DaemonService(DaemonReader):
         seen = None if engine is None else await control_seen(engine.kv, self._runtime)
         if engine is None or seen is None:
             return None
-        # A program that runs the loop alone has no daemon but its own, and carries out no request.
+        # A program that runs the loop alone has its own daemons, and so has this one beside it.
         return None if seen.holder is not None and not seen.holder.has_daemons else engine.kv
 
     @property
