@@ -147,6 +147,8 @@ def process_getters_in(tree):
             called = ast.unparse(node)
             if any(way in called for way in ("process_scope()", "one_per_process(", ".get_instance(")):
                 yield node.name
+        elif isinstance(node, ast.Assign) and "getter_of(" in ast.unparse(node.value):
+            yield from (ast.unparse(target) for target in node.targets)
 
 
 def equal_code(texts=None):

@@ -134,8 +134,12 @@ def get_name(event):
 
 def _kept():
     return process_scope().get(Table, Table)
+
+
+get_table = getter_of(Table)
+reset_table = reset_of(Table)
 """
-    assert list(process_getters_in(ast.parse(text))) == ["get_router", "get_queue"]
+    assert list(process_getters_in(ast.parse(text))) == ["get_router", "get_queue", "get_table"]
 
 
 def test_equal_code_is_found_wherever_it_is_indented():

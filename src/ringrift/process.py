@@ -91,6 +91,17 @@ def process_scope() -> ProcessScope:
     return _SCOPE
 
 
+def getter_of(kind: type[T]) -> Callable[[], T]:
+    """Return the function that gives the one *kind* of this process, made on first use."""
+    make = kind._for_this_process if issubclass(kind, SingletonMixin) else kind
+
+    def get() -> T:
+        return process_scope().get(kind, make)
+
+    get.__doc__, get.__module__ = f"Return the {kind.__name__} of this process.", kind.__module__
+    return get
+
+
 def reset_of(kind: type[T]) -> Callable[[], T | None]:
     """Return the function that drops the one *kind* of this process, and gives back what there was.
 

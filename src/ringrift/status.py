@@ -96,6 +96,10 @@ class HealthCheckResult:
     def with_details(self, **details: Any) -> HealthCheckResult:
         return replace(self, details={**self.details, **details})
 
+    def or_degraded(self, problem: str) -> HealthCheckResult:
+        """Itself, or degraded for *problem* if there is one. What is worse already stays as it is."""
+        return HealthCheckResult.degraded(problem, **self.details) if self.healthy and problem else self
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "healthy": self.healthy,

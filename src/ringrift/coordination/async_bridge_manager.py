@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from ringrift.engine.blocking import BackgroundLoop, run_blocking
 from ringrift.errors import Conflict
-from ringrift.process import SingletonMixin, process_scope
+from ringrift.process import SingletonMixin, getter_of, process_scope
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 __all__ = [
@@ -77,10 +77,7 @@ class AsyncBridge(SingletonMixin):
 AsyncBridgeManager = AsyncBridge
 
 
-def get_bridge_manager() -> AsyncBridge:
-    return AsyncBridge.get_instance()
-
-
+get_bridge_manager = getter_of(AsyncBridge)
 reset_bridge_manager = AsyncBridge.reset_instance
 
 

@@ -20,7 +20,7 @@ from ringrift.learning.facts.records import base_rows, growth_of, rows_missing, 
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.job_announcements import blob_path
 from ringrift.learning.situation import Situations
-from ringrift.process import process_scope
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals, heard_by
 
@@ -128,11 +128,8 @@ class AutoExportDaemon(StageDaemon):
         return {**super().get_status(), "kind": self.kind, "configs": configs, "jobs": open_jobs}
 
 
-def get_auto_export_daemon() -> AutoExportDaemon:
-    """Return the export daemon of this process; it hears events once it is started."""
-    return process_scope().get(AutoExportDaemon, AutoExportDaemon)
-
-
+# The export daemon of this process; it hears events once it is started.
+get_auto_export_daemon = getter_of(AutoExportDaemon)
 reset_auto_export_daemon = AutoExportDaemon.reset_instance
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import structlog
 
-from ringrift.coordination.run_coordinator import AskedDaemon, heard_by
+from ringrift.coordination.run_coordinator import AskedDaemon
 from ringrift.engine.opening import get_engine
 from ringrift.engine.run_reports import reported_health
 from ringrift.errors import Corrupt, RingRiftError
@@ -29,10 +29,12 @@ from ringrift.learning.judging.promotion import ROLLBACK, PromotionJudgement, Pr
 from ringrift.learning.models import MODELS_FOLDER, ChampionFiles
 from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rechecked_since, under_judgement
 from ringrift.learning.plan.trust import previous_champion
-from ringrift.learning.situation import Situations
+from ringrift.learning.situation import Situation, Situations
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
+from ringrift.work.coordinator import heard_by
 
 __all__ = ["AutoPromotionDaemon", "get_auto_promotion_daemon", "reset_auto_promotion_daemon"]
 
@@ -58,6 +60,7 @@ class AutoPromotionDaemon(AskedDaemon):
 
     capability: ClassVar[str] = "promotion"
     plans_as = "auto_promotion"
+    interval_s = INTERVAL_S
     emits: ClassVar[tuple[str, ...]] = ("CROSSBOARD_PROMOTION", "MODEL_CORRUPTED", "PROMOTION_FAILED")
 
     def __init__(
@@ -69,9 +72,7 @@ class AutoPromotionDaemon(AskedDaemon):
         settings: Mapping[str, Any] | None = None,
         files: ChampionFiles | None = None,
     ) -> None:
-        super().__init__(
-            "auto_promotion", interval_s=INTERVAL_S, router=router, runtime=runtime, situations=situations
-        )
+        super().__init__(router=router, runtime=runtime, situations=situations)
         self._cooldown_s = float((settings or {}).get("cooldown_s", COOLDOWN_S))
         self._reports: OrderedDict[str, tuple[float, str]] = OrderedDict()  # config: when, what is against it
         self._files = files
@@ -145,9 +146,8 @@ class AutoPromotionDaemon(AskedDaemon):
             await self._install(situation.state)
             await self._tell_crossing(situation.state)
 
-    async def _run_cycle(self) -> None:
-        for situation in self._situations.all().values():
-            await self._install(situation.state)
+    async def _look(self, situation: Situation) -> None:
+        await self._install(situation.state)
 
     async def _install(self, state: ConfigState) -> None:
         """Publish the champion's files. A failure is told once, and stays visible in the health."""
@@ -203,12 +203,9 @@ class AutoPromotionDaemon(AskedDaemon):
         reports = {config: words for config, (_, words) in self._reports.items()}
         failed = dict(self._failed.values())
         own = super().health_check().with_details(judgements=standing, bad_outcome=reports)
-        if own.healthy and failed:
-            why = "; ".join(sorted(set(failed.values())))
-            return HealthCheckResult.degraded(
-                f"champions are damaged or cannot be installed: {why}", **own.details
-            )
-        return own.with_details(not_installed=failed)
+        why = "; ".join(sorted(set(failed.values())))
+        problem = f"champions are damaged or cannot be installed: {why}" if failed else ""
+        return own.with_details(not_installed=failed).or_degraded(problem)
 
 
 def _is_ahead(curve: Sequence[Curve], champion: str | None) -> bool:
@@ -237,8 +234,5 @@ def bad_outcome(event_type: str, payload: Mapping[str, Any]) -> str:
     )
 
 
-def get_auto_promotion_daemon() -> AutoPromotionDaemon:
-    return AutoPromotionDaemon.get_instance()
-
-
+get_auto_promotion_daemon = getter_of(AutoPromotionDaemon)
 reset_auto_promotion_daemon = AutoPromotionDaemon.reset_instance

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from ringrift.coordination.duration_scheduler import get_duration_store
-from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_base import HandlerBase
 from ringrift.coordination.queue_monitor import (
     QueueMonitor,
@@ -121,8 +120,7 @@ class QueueMonitorDaemon(HandlerBase):
             # First, because whoever hears the event looks here.
             await self._monitor.keep(self.announced)
         if reports:
-            event, payload = self._reports(before, signal, level)
-            await (self._own_router or get_router()).publish(event, payload, self.name)
+            await self._tell(*self._reports(before, signal, level))
 
     def _reports(
         self, before: Announced, signal: BackpressureSignal, level: BackpressureLevel
@@ -240,7 +238,7 @@ class WorkQueueMonitorDaemon(HandlerBase):
             "memory_percent": seen.memory_percent,
             "job_count": jobs,
         }
-        await (self._own_router or get_router()).publish("NODE_OVERLOADED", payload, self.name)
+        await self._tell("NODE_OVERLOADED", payload)
 
     # --- what is said of work -------------------------------------------------------------------------
 
@@ -290,10 +288,7 @@ class WorkQueueMonitorDaemon(HandlerBase):
 
     def health_check(self) -> HealthCheckResult:
         own = super().health_check().with_details(**self.get_metrics())
-        # Its own failure is worse than a stuck job and must not be reported as degraded.
-        if not own.healthy or not self.stuck:
-            return own
-        return HealthCheckResult.degraded(f"{len(self.stuck)} jobs run far too long", **own.details)
+        return own.or_degraded(f"{len(self.stuck)} jobs run far too long" if self.stuck else "")
 
 
 def _overload(seen: NodeResources, jobs: int) -> str:

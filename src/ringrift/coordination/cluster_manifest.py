@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ringrift.coordination.sync_base import existing_data_plane, get_data_plane
+from ringrift.coordination.sync_base import existing_data_plane, get_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, Receipt, data_type_of, kinds_of
 from ringrift.data.config import DataNodes
 from ringrift.data.manifest.catalog import receivers_of
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView, games_in
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.deletion import DeletionVerdict, verdict_on
-from ringrift.engine.blocking import blocking, run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.errors import ConfigError
-from ringrift.process import SingletonMixin
+from ringrift.process import SingletonMixin, getter_of
 from ringrift.runtime import system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -188,15 +188,21 @@ class ClusterManifest(SingletonMixin):
 
     # --- what was confirmed ---------------------------------------------------------------------------
 
-    def register(self, artifacts: Iterable[Artifact]) -> int:
+    @blocking
+    async def register(self, artifacts: Iterable[Artifact]) -> int:
         """Note files; return how many were new. Their bytes are in a store already."""
-        return run_blocking(self.plane.manifest.register(tuple(artifacts)))
+        return await (await self._manifest()).register(tuple(artifacts))
 
-    def add_receipts(self, receipts: Iterable[Receipt]) -> None:
-        run_blocking(self.plane.manifest.add_receipts(tuple(receipts)))
+    @blocking
+    async def add_receipts(self, receipts: Iterable[Receipt]) -> None:
+        await (await self._manifest()).add_receipts(tuple(receipts))
 
-    def drop_copy(self, digest: str, node: str) -> bool:
-        return run_blocking(self.plane.manifest.drop_copy(digest, node))
+    @blocking
+    async def drop_copy(self, digest: str, node: str) -> bool:
+        return await (await self._manifest()).drop_copy(digest, node)
+
+    async def _manifest(self) -> ManifestStore:
+        return (self._plane or await open_data_plane()).manifest
 
     # --- how it is ------------------------------------------------------------------------------------
 
@@ -220,9 +226,7 @@ class ClusterManifest(SingletonMixin):
         return HealthCheckResult.ok("", **stats)
 
 
-def get_cluster_manifest() -> ClusterManifest:
-    """Return the manifest of this process's cluster."""
-    return ClusterManifest.get_instance()
+get_cluster_manifest = getter_of(ClusterManifest)
 
 
 def reset_cluster_manifest() -> None:

@@ -15,7 +15,7 @@ import structlog
 
 from ringrift.daemons.running import attempt
 from ringrift.engine.arguments import check_database, check_integer, refuse
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import engine_at, engine_on_demand
 from ringrift.engine.ports import Engine, Entry, KeyValue
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RingRiftError, SchemaTooNew
@@ -279,11 +279,9 @@ class SnapshotCoordinator(SingletonMixin):
         return await store.save(name, state, schema=schema)
 
     @told_by_store
-    def health_check(self) -> HealthCheckResult:
+    @blocking(timeout_s=ANSWER_S)
+    async def health_check(self) -> HealthCheckResult:
         """Whether every state that is kept could be restored."""
-        return run_blocking(self._check(), timeout_s=ANSWER_S)
-
-    async def _check(self) -> HealthCheckResult:
         return await (await self._store()).check()
 
     async def _engine(self) -> Engine:

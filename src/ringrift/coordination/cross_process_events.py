@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
+from ringrift.back_off import back_off_s
 from ringrift.coordination.event_router import get_router
 from ringrift.engine.arguments import check_database
 from ringrift.engine.blocking import blocking, loop_is_running, run_blocking
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import engine_on_demand, open_engine_at
 from ringrift.engine.ports import CursorKey, Engine, EventLog, KeyValue, LogEvent, LogRecord, Position
+from ringrift.engine.records import KvRecords
 from ringrift.errors import RingRiftError, StorageFull, StorageReadOnly, Unavailable
 from ringrift.events.catalog.names import normalize_event_type
 from ringrift.events.dead_letter_queue import ProcessDeadLetters
@@ -87,17 +87,15 @@ class Subscribers:
     """Kept among the keys of the engine; those who stop polling expire."""
 
     def __init__(self, kv: KeyValue) -> None:
-        self._kv = kv
+        self._records = KvRecords(kv, _PREFIX, Subscriber)
 
     async def save(self, subscriber: Subscriber) -> None:
         stable = ":stable:" in subscriber.subscriber_id
         ttl_s = _STABLE_TTL_S if stable else _DEAD_AFTER_S
-        value = json.dumps(asdict(subscriber)).encode()
-        await self._kv.put(_PREFIX + subscriber.subscriber_id, value, ttl_s=ttl_s)
+        await self._records.put(subscriber.subscriber_id, subscriber, ttl_s=ttl_s)
 
     async def get(self, subscriber_id: str) -> Subscriber | None:
-        entry = await self._kv.get(_PREFIX + subscriber_id)
-        return None if entry is None else decode_entry(entry, Subscriber)
+        return await self._records.get(subscriber_id)
 
     async def touch(self, subscriber_id: str, now_s: float) -> Subscriber | None:
         """Note that a subscriber polls."""
@@ -107,9 +105,7 @@ class Subscribers:
         return found
 
     async def all(self) -> list[Subscriber]:
-        entries = await self._kv.entries(_PREFIX)
-        found = [decode_entry(entry, Subscriber) for entry in entries]
-        now_s = system_runtime().now_s()
+        found, now_s = await self._records.all(), system_runtime().now_s()
         # Stable ones stay stored for long, so being stored does not mean to be active.
         return [item for item in found if now_s - item.last_poll_s <= _DEAD_AFTER_S]
 
@@ -143,7 +139,8 @@ class CrossProcessEventQueue(SingletonMixin):
         self._engine: Engine | None = None
         self._polled: dict[str, frozenset[int]] = {}  # what each subscriber got from its last poll
 
-    def publish(
+    @blocking(timeout_s=_CALL_S)
+    async def publish(
         self,
         event_type: Any,
         payload: Mapping[str, Any] | None = None,
@@ -157,20 +154,8 @@ class CrossProcessEventQueue(SingletonMixin):
         # Made once, outside of the retries: by its id the log recognizes an append that it already has.
         event = RouterEvent(normalize_event_type(event_type), dict(payload or {}), source=source)
         entry = to_log(event, session=_SESSION, hostname=system_runtime().hostname)
-
-        async def append() -> int:
-            for attempt in range(max_retries):
-                try:
-                    return await self._append(entry)
-                # Both are kinds of `Unavailable`, but neither passes within the seconds that are waited here.
-                except (StorageFull, StorageReadOnly):
-                    raise
-                except Unavailable:
-                    await system_runtime().sleep(min(_RETRY_S * 2.0**attempt, _RETRY_S_MAX))
-            return await self._append(entry)
-
         try:
-            return _run(append())
+            return await self._append_patiently(entry, max_retries)
         # The documents' answer where a program has no right to write; a full disk is an error and is raised.
         except StorageReadOnly:
             return -1
@@ -195,7 +180,8 @@ class CrossProcessEventQueue(SingletonMixin):
         await Subscribers((await self._open()).kv).save(subscriber)
         return subscriber.subscriber_id
 
-    def poll(
+    @blocking(timeout_s=_CALL_S)
+    async def poll(
         self,
         subscriber_id: str,
         event_types: Sequence[Any] | None = None,
@@ -205,7 +191,7 @@ class CrossProcessEventQueue(SingletonMixin):
         """Return events that this subscriber has not acknowledged, in order."""
         # For the length of the log, an event is given up only if this subscriber was handed it before.
         before = self._polled.get(subscriber_id, frozenset())
-        found = _run(self._poll(subscriber_id, event_types, limit, since_event_id, polled=before))
+        found = await self._poll(subscriber_id, event_types, limit, since_event_id, polled=before)
         self._polled[subscriber_id] = frozenset(event.event_id for event in found)
         return found
 
@@ -213,14 +199,16 @@ class CrossProcessEventQueue(SingletonMixin):
         """Acknowledge one event; it is not polled again."""
         return self.ack_batch(subscriber_id, [event_id]) == 1
 
-    def ack_batch(self, subscriber_id: str, event_ids: Sequence[int]) -> int:
+    @blocking(timeout_s=_CALL_S)
+    async def ack_batch(self, subscriber_id: str, event_ids: Sequence[int]) -> int:
         """Acknowledge several events; return how many were given."""
         if event_ids:
-            _run(self._ack(subscriber_id, event_ids))
+            await self._ack(subscriber_id, event_ids)
         return len(event_ids)
 
-    def get_pending_count(self, subscriber_id: str) -> int:
-        return len(_run(self._poll(subscriber_id, None, 100_000, None)))
+    @blocking(timeout_s=_CALL_S)
+    async def get_pending_count(self, subscriber_id: str) -> int:
+        return len(await self._poll(subscriber_id, None, 100_000, None))
 
     @blocking(timeout_s=_CALL_S)
     async def get_last_acked_event_id(self, subscriber_id: str) -> int:
@@ -237,7 +225,7 @@ class CrossProcessEventQueue(SingletonMixin):
     def close(self) -> None:
         """Let go of a database of our own; the engine of the process is left alone."""
         if self._engine is not None and self._path is not None:
-            _run(self._engine.close())
+            run_blocking(self._engine.close(), timeout_s=_CALL_S)
         self._engine = None
 
     def router(self) -> UnifiedEventRouter:
@@ -270,6 +258,18 @@ class CrossProcessEventQueue(SingletonMixin):
         if self._engine is None:
             self._engine = await open_engine_at(self._path, self._settings, system_runtime())
         return self._engine
+
+    async def _append_patiently(self, entry: LogEvent, retries: int) -> int:
+        for attempt in range(retries):
+            try:
+                return await self._append(entry)
+            # Both are kinds of `Unavailable`, but neither passes within the seconds that are waited here.
+            except (StorageFull, StorageReadOnly):
+                raise
+            except Unavailable:
+                wait_s = back_off_s(attempt + 1, first_s=_RETRY_S, longest_s=_RETRY_S_MAX)
+                await system_runtime().sleep(wait_s)
+        return await self._append(entry)
 
     async def _append(self, entry: LogEvent) -> int:
         [appended] = await (await self._open()).events.append([entry])
@@ -377,10 +377,6 @@ class CrossProcessEventQueue(SingletonMixin):
             "active_subscribers": [item.describe(now_s) for item in await Subscribers(engine.kv).all()],
             "retention_hours": self._settings.event_retention_hours,
         }
-
-
-def _run(work: Coroutine[Any, Any, T]) -> T:
-    return run_blocking(work, timeout_s=_CALL_S)
 
 
 def _report_given_up(subscriber_id: str, record: LogRecord) -> None:

@@ -14,7 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ringrift.coordination.run_coordinator import ListeningCoordinator, StageDaemon, Told
+from ringrift.coordination.handler_base import Told
+from ringrift.coordination.run_coordinator import ListeningCoordinator, StageDaemon
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -302,10 +303,4 @@ def get_curriculum_integration(**parts: Any) -> CurriculumIntegration:
 
 
 reset_curriculum_integration = CurriculumIntegration.reset_instance
-
-
-def wire_curriculum_events(router: UnifiedEventRouter | None = None) -> CurriculumIntegration:
-    """Return the coordinator, subscribed. With a *router* of its own it is not the one of the process."""
-    made = get_curriculum_integration() if router is None else CurriculumIntegration(router=router)
-    made.wire()
-    return made
+wire_curriculum_events = CurriculumIntegration.wired

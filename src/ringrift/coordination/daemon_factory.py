@@ -9,7 +9,7 @@ from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.daemons.running import Factory
 from ringrift.daemons.types import DaemonType
 from ringrift.errors import ConfigError
-from ringrift.process import SingletonMixin
+from ringrift.process import SingletonMixin, getter_of
 
 __all__ = ["DaemonFactory", "create_daemon", "get_daemon_factory", "reset_daemon_factory"]
 
@@ -48,10 +48,7 @@ class DaemonFactory(SingletonMixin):
         get_daemon_manager().register_factory(daemon_type, factory, **row)
 
 
-def get_daemon_factory() -> DaemonFactory:
-    return DaemonFactory.get_instance()
-
-
+get_daemon_factory = getter_of(DaemonFactory)
 reset_daemon_factory = DaemonFactory.reset_instance
 
 

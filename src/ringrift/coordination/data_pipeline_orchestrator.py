@@ -21,7 +21,7 @@ import msgspec
 import structlog
 
 from ringrift.coordination.event_router import get_router
-from ringrift.coordination.handler_base import SubscribedCoordinator
+from ringrift.coordination.handler_base import StoreCoordinator
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.coordination.orchestrator_registry import get_orchestrator_roles
 from ringrift.coordination.run_coordinator import answers_of, get_loop_waker, get_open_run, get_stage_members
@@ -30,7 +30,7 @@ from ringrift.daemons.manager import DaemonService
 from ringrift.daemons.planning import STOPPED_BY_PERSON
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.arguments import check_integer
-from ringrift.engine.blocking import blocking, run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.fencing import is_fenced
 from ringrift.engine.leases import ControlSeen, control_seen
 from ringrift.engine.lock_files import OWN_PROGRAM
@@ -385,12 +385,11 @@ class PipelineConfig(msgspec.Struct, frozen=True, kw_only=True):
         return changed
 
 
-class DataPipelineOrchestrator(SubscribedCoordinator):
+class DataPipelineOrchestrator(StoreCoordinator):
     """Stages, transitions and turns of the loop by config."""
 
     capability: ClassVar[str] = "pipeline"
     emits: ClassVar[tuple[str, ...]] = ("SYNC_REQUEST", "SYNC_TRIGGERED")
-    answers_instead: ClassVar[frozenset[str]] = frozenset({"get_metrics"})  # which would wait for the store
 
     def __init__(
         self,
@@ -483,22 +482,18 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
 
     def get_current_stage(self, config_key: str) -> PipelineStage:
         """Where a config is by the facts of the run; a config that the run does not have does nothing."""
-        found = [state for state in self._states() if state.config == config_key]
+        found = [state for state in self._answers.states() if state.config == config_key]
         return current_stage(found[0]) if found else PipelineStage.IDLE
 
     def get_transitions(self, limit: int = 50) -> list[StageTransition]:
         """Return transitions of all configs, newest first."""
-        found = [each for state in self._states() for each in transitions(state)]
+        found = [each for state in self._answers.states() for each in transitions(state)]
         return sorted(found, key=lambda each: -each.timestamp)[:limit]
 
     def get_iterations(self, limit: int = 20) -> list[IterationRecord]:
         """Return turns of the loop that ended, newest first."""
-        found = [each for state in self._states() for each in iterations(state)]
+        found = [each for state in self._answers.states() for each in iterations(state)]
         return sorted(found, key=lambda each: -each.end_time)[:limit]
-
-    def _states(self) -> list[ConfigState]:
-        run = self._answers.run()
-        return [] if run is None else [run.state(config) for config in run.configs()]
 
     def get_stats(self) -> dict[str, Any]:
         """The numbers of the run, in whichever process it runs; None is what nobody knows."""
@@ -507,14 +502,6 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
         on = about["auto_trigger"]
         mode = None if on is None else _mode(auto_trigger=on, degraded=degraded).value
         return {"mode": mode, "degraded": degraded, **about, **self._of_the_run(), **self._in_store()}
-
-    @reported
-    def get_metrics(self) -> dict[str, Any]:
-        """Without the numbers of the run: health is asked often, and must not wait for the store."""
-        return {"events_heard": self.heard.total(), "last_event_s": self._last_s, **self._about_itself()}
-
-    def get_status(self) -> dict[str, Any]:
-        return {**super().get_status(), **self.get_stats()}
 
     @reported
     def _about_itself(self) -> dict[str, Any]:
@@ -533,8 +520,9 @@ class DataPipelineOrchestrator(SubscribedCoordinator):
             "refused_claims": msgspec.to_builtins(await refused_claims(engine.kv)),
         }
 
-    def _stored_state(self) -> str | None:
-        return run_state(run_blocking(stored_status(), timeout_s=ANSWER_S), self.runtime.now_s())
+    @blocking(timeout_s=ANSWER_S)
+    async def _stored_state(self) -> str | None:
+        return run_state(await stored_status(), self.runtime.now_s())
 
     def _of_the_run(self) -> dict[str, Any]:
         run = self._answers.run()

@@ -20,13 +20,13 @@ import structlog
 from ringrift.coordination.handler_base import HandlerBase
 from ringrift.coordination.sync_base import get_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, ArtifactKind
-from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.store import ManifestView
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import DeletionRecords, Successor
 from ringrift.data.table_merge import Merged, RecordTable, count_records, merge_database, take_snapshot
 from ringrift.data.transactions import OperationType, TransactionLog
 from ringrift.data.transfer.contract import TransferFailed, TransferRefused
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import create_file

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_base import HandlerBase
 from ringrift.engine.arguments import check_part
 from ringrift.events.dead_letter_queue import DeadLetterQueue
@@ -75,23 +74,22 @@ class DLQRetryDaemon(HandlerBase):
         await self._announce(stale, stats)
 
     async def _announce(self, stale: int, stats: dict[str, Any]) -> None:
-        router = self._own_router or get_router()
         if types := self._dlq.take_recovered_types():
             # Since the last announcement and not of this cycle: others may have retried in between.
             recovered = stats["session_recovered"] - self._announced
             self._announced = stats["session_recovered"]
             payload = {"recovered_count": recovered, "event_types": types}
-            await router.publish("DLQ_EVENTS_REPLAYED", payload, self.name)
+            await self._tell("DLQ_EVENTS_REPLAYED", payload)
         if purged := await asyncio.to_thread(self._dlq.purge_old_events):
             reason = "settled for a week"
-            await router.publish("DLQ_EVENTS_PURGED", {"count": purged, "reason": reason}, self.name)
+            await self._tell("DLQ_EVENTS_PURGED", {"count": purged, "reason": reason})
         if stale or stats["pending"] >= STALE_PENDING_MIN:
             payload = {
                 "stale_count": stale or stats["pending"],
                 "event_types": sorted(stats["by_event_type"]),
                 "max_stale_hours": self._stale_hours,
             }
-            await router.publish("DLQ_STALE_EVENTS", payload, self.name)
+            await self._tell("DLQ_STALE_EVENTS", payload)
 
     def get_metrics(self) -> dict[str, Any]:
         return {

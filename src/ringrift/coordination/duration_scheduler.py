@@ -14,9 +14,9 @@ from typing import Any
 
 from ringrift.coordination.safeguards import get_safeguards
 from ringrift.engine.arguments import check_part
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.learning.plan.plan import SELFPLAY, Capacity
-from ringrift.process import SingletonMixin, process_scope, reset_of
+from ringrift.process import SingletonMixin, getter_of, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.admission import SpawnGate
@@ -68,11 +68,8 @@ _PREPARING_TYPES = frozenset(task_type_of(kind) for kind in PREPARING) - {TaskTy
 LONGEST_S = DAY_S  # a running task counts as ended by then, whatever the estimate
 
 
-def get_duration_store() -> DurationStore:
-    """Return the measured durations as this process keeps them."""
-    return process_scope().get(DurationStore, DurationStore)
-
-
+# The measured durations as this process keeps them.
+get_duration_store = getter_of(DurationStore)
 reset_duration_store = reset_of(DurationStore)
 
 
@@ -165,10 +162,10 @@ class DurationScheduler(SingletonMixin):
         ]
 
     @told_by_store
-    def health_check(self) -> HealthCheckResult:
+    @blocking(timeout_s=ANSWER_S)
+    async def health_check(self) -> HealthCheckResult:
         """It has no loop of its own: it is well while the tasks that it asks about can be read."""
-        tasks = run_blocking(self._registry.running(), timeout_s=ANSWER_S)
-        return HealthCheckResult.ok("", running=len(tasks))
+        return HealthCheckResult.ok("", running=len(await self._registry.running()))
 
     async def _left_s(self, task: RunningTask, now_s: float) -> float:
         expected_s = await self.estimate_s(task.task_type.value, task.config_key, task.node)
@@ -184,24 +181,25 @@ def get_duration_scheduler(busy: BusyHours | None = None) -> DurationScheduler:
 reset_duration_scheduler = DurationScheduler.reset_instance
 
 
-def estimate_task_duration(task_type: TaskType | str, config: str = "", host: str = "") -> float:
+@blocking(timeout_s=ANSWER_S)
+async def estimate_task_duration(task_type: TaskType | str, config: str = "", host: str = "") -> float:
     """How many seconds such a task is expected to take."""
-    asking = get_duration_scheduler().estimate_s(task_type, config, host)
-    return run_blocking(asking, timeout_s=ANSWER_S)
+    return await get_duration_scheduler().estimate_s(task_type, config, host)
 
 
-def can_schedule_task(task_type: TaskType | str, host: str = "") -> tuple[bool, str]:
+@blocking(timeout_s=ANSWER_S)
+async def can_schedule_task(task_type: TaskType | str, host: str = "") -> tuple[bool, str]:
     """Whether *host* has room for the task now, and why not."""
-    return run_blocking(get_duration_scheduler().room_for(task_type, host), timeout_s=ANSWER_S).as_pair()
+    return (await get_duration_scheduler().room_for(task_type, host)).as_pair()
 
 
-def record_task_completion(
+@blocking(timeout_s=ANSWER_S)
+async def record_task_completion(
     task_type: TaskType | str, config: str = "", host: str = "", *, seconds: float, success: bool = True
 ) -> None:
     """Add a measured duration, for code without a loop."""
     outcome = TaskOutcome.OK if success else TaskOutcome.FAILED
-    adding = get_duration_store().record(str(task_type), config, host, seconds, outcome=outcome)
-    run_blocking(adding, timeout_s=ANSWER_S)
+    await get_duration_store().record(str(task_type), config, host, seconds, outcome=outcome)
 
 
 # What whoever completes a job calls, and what the job runner asks before it starts one.

@@ -21,7 +21,6 @@ from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.sync_base import existing_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, data_type_of, in_batches
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.kv_records import KvRecords
 from ringrift.data.manifest.catalog import Cataloguer
 from ringrift.data.manifest.store import CopyView, games_in
 from ringrift.data.plane import DataPlane, copy_artifacts
@@ -30,13 +29,14 @@ from ringrift.engine.arguments import INTEGER_MAX, check_integer, check_name, ch
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.encoding import is_digest
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import KvRecords
 from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError, RingRiftError
 from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope
+from ringrift.process import getter_of, process_scope
 from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
 
@@ -554,7 +554,10 @@ class EphemeralDataGuard(WiredCoordinator):
         saving = self.evacuate_host(host, reason)
         return run_blocking(saving, timeout_s=self.rules.evacuation_s + _ANSWER_S).evacuation_id
 
-    def queue_write_through(self, game_id: str, host: str, data_path: str = "", priority: int = 0) -> None:
+    @blocking
+    async def queue_write_through(
+        self, game_id: str, host: str, data_path: str = "", priority: int = 0
+    ) -> None:
         """Ask that the file with this game leaves *host* before others; done when it lies where it stays.
 
         *data_path* is the name or the digest of a sealed file. One that is not sealed yet is looked for again
@@ -564,9 +567,6 @@ class EphemeralDataGuard(WiredCoordinator):
             check_name(what, value)
         check_text("data_path", data_path, empty=True)
         check_integer("priority", priority, low=-INTEGER_MAX)
-        run_blocking(self._queue(game_id, host, data_path, priority))
-
-    async def _queue(self, game_id: str, host: str, data_path: str, priority: int) -> None:
         plane = await self._get_plane()
         await EphemeralRecords(plane.kv).queue(game_id, host, data_path, priority, plane.runtime.now_s())
         await first_of(plane, host)
@@ -577,8 +577,9 @@ class EphemeralDataGuard(WiredCoordinator):
         plane = await self._look_at_plane()
         return [] if plane is None else await EphemeralRecords(plane.kv).pending(limit)
 
-    def mark_write_through_complete(self, game_id: str) -> bool:
-        return bool(run_blocking(self._with_records(lambda at, _now_s: at.done(game_id))))
+    @blocking
+    async def mark_write_through_complete(self, game_id: str) -> bool:
+        return await EphemeralRecords((await self._get_plane()).kv).done(game_id)
 
     def get_status(self) -> dict[str, Any]:
         risks = self._risks()
@@ -593,16 +594,8 @@ class EphemeralDataGuard(WiredCoordinator):
             "hosts": {risk.host: asdict(risk) for risk in risks},
         }
 
-    async def _with_records(self, ask: Callable[[EphemeralRecords, float], Awaitable[Any]]) -> Any:
-        plane = await self._get_plane()
-        return await ask(EphemeralRecords(plane.kv), plane.runtime.now_s())
 
-
-def get_ephemeral_guard() -> EphemeralDataGuard:
-    """Return the guard of this process."""
-    return process_scope().get(EphemeralDataGuard, EphemeralDataGuard)
-
-
+get_ephemeral_guard = getter_of(EphemeralDataGuard)
 reset_ephemeral_guard = EphemeralDataGuard.reset_instance
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
+from ringrift.coordination.handler_base import Told
 from ringrift.coordination.model_lifecycle_coordinator import UNRATED_SPREAD
-from ringrift.coordination.run_coordinator import AskedDaemon, Told, answers_of, heard_by
+from ringrift.coordination.run_coordinator import AskedDaemon, answers_of
 from ringrift.coordination.tournament_daemon import TournamentDaemon, get_tournament_daemon
 from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import Curve
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.records import Match
@@ -29,11 +29,11 @@ from ringrift.learning.plan.evaluation import (
     request_details,
     wanted_games,
 )
-from ringrift.learning.situation import Situations
-from ringrift.process import process_scope, reset_of
-from ringrift.runtime import Runtime
+from ringrift.learning.situation import Situation, Situations
+from ringrift.process import getter_of, reset_of
 from ringrift.statistics.match_evidence import expected_score
 from ringrift.status import HealthCheckResult
+from ringrift.work.coordinator import heard_by
 
 __all__ = [
     "EloRating",
@@ -226,10 +226,7 @@ def _entry(name: str, config_key: str, rating: Rating) -> EloRating:
     )
 
 
-def get_elo_service() -> EloService:
-    return process_scope().get(EloService, EloService)
-
-
+get_elo_service = getter_of(EloService)
 reset_elo_service = reset_of(EloService)
 
 
@@ -367,6 +364,7 @@ class EvaluationDaemon(AskedDaemon):
 
     capability: ClassVar[str] = "evaluation"
     plans_as = "evaluation"
+    interval_s = INTERVAL_S
     emits: ClassVar[tuple[str, ...]] = (
         "ELO_SIGNIFICANT_CHANGE",
         "ELO_UPDATED",
@@ -374,17 +372,7 @@ class EvaluationDaemon(AskedDaemon):
         "MODEL_EVALUATION_BLOCKED",
     )
 
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-        interval_s: float = INTERVAL_S,
-    ) -> None:
-        super().__init__(
-            "evaluation", interval_s=interval_s, router=router, runtime=runtime, situations=situations
-        )
+    def _set_up(self) -> None:
         self._told: dict[str, KnownRatings] = {}
         self._missing: OrderedDict[str, str] = OrderedDict()  # model path: on too few nodes, why
 
@@ -463,12 +451,8 @@ class EvaluationDaemon(AskedDaemon):
         }
         return {**dict.fromkeys(heard_by("evaluation"), self._on_news), **special}
 
-    async def _run_cycle(self) -> None:
-        for config in self._situations.all():
-            await self._tell_ratings(config)
-
     async def _on_news(self, event: RouterEvent) -> None:
-        await self._tell_ratings(str(event.payload.get("config_key")))
+        await self._look_at(event.payload.get("config_key"))
 
     async def _on_incomplete(self, event: RouterEvent) -> None:
         """A model that is on too few nodes cannot be evaluated there; whoever distributes has to know."""
@@ -490,36 +474,22 @@ class EvaluationDaemon(AskedDaemon):
         for path in [path for path in self._missing if model and model in path]:
             del self._missing[path]
 
-    async def _tell_ratings(self, config: str) -> None:
-        situation = self._situations.get(config)
-        if situation is None:
-            return
+    async def _look(self, situation: Situation) -> None:
+        config = situation.state.config
         self._told[config], told = look(self._told.get(config), situation.state, situation.curve)
-        for name, payload in told:
-            await self.router.publish(name, payload, self.name)
+        await self.tell(told)
 
     @reported_health
     def health_check(self) -> HealthCheckResult:
-        own = super().health_check()
         failing = {
             config: failures.error
             for config, situation in self._situations.all().items()
             if (failures := situation.state.failures.get("evaluate")) is not None and failures.in_a_row
         }
-        details = {
-            **own.details,
-            "queue": self.get_queue(),
-            "waiting": dict(self._missing),
-            "failing": failing,
-        }
-        if own.healthy and failing:
-            config, error = next(iter(failing.items()))
-            return HealthCheckResult.degraded(f"evaluation of {config} failed: {error}", **details)
-        return own.with_details(**details)
+        words = (f"evaluation of {config} failed: {error}" for config, error in failing.items())
+        details = {"queue": self.get_queue(), "waiting": dict(self._missing), "failing": failing}
+        return super().health_check().with_details(**details).or_degraded(next(words, ""))
 
 
-def get_evaluation_daemon() -> EvaluationDaemon:
-    return EvaluationDaemon.get_instance()
-
-
+get_evaluation_daemon = getter_of(EvaluationDaemon)
 reset_evaluation_daemon = EvaluationDaemon.reset_instance

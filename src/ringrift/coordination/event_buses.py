@@ -37,7 +37,7 @@ from ringrift.events.catalog.table import ALIASES
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.subscriptions import SubscriptionHandle, callback_name
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope, reset_of
+from ringrift.process import getter_of, reset_of
 from ringrift.runtime import system_runtime
 from ringrift.status import HealthCheckResult
 
@@ -222,11 +222,7 @@ def as_data_event(event: RouterEvent) -> DataEvent:
     return DataEvent(kind, event.payload, event.timestamp, event.source)
 
 
-def get_data_event_bus() -> DataEventBus:
-    """Return the data bus of this process."""
-    return process_scope().get(DataEventBus, DataEventBus)
-
-
+get_data_event_bus = getter_of(DataEventBus)
 reset_data_event_bus = reset_of(DataEventBus)
 get_data_bus = get_data_event_bus
 
@@ -392,11 +388,7 @@ def as_stage_result(event: RouterEvent, stage: StageEvent) -> StageCompletionRes
     return StageCompletionResult.from_dict({**own, **event.payload, "event": stage})
 
 
-def get_stage_event_bus() -> StageEventBus:
-    """Return the stage bus of this process."""
-    return process_scope().get(StageEventBus, StageEventBus)
-
-
+get_stage_event_bus = getter_of(StageEventBus)
 reset_stage_event_bus = reset_of(StageEventBus)
 
 

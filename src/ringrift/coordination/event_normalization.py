@@ -5,16 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ringrift.events.catalog.names import EventTypeValidator
-from ringrift.process import process_scope, reset_of
+from ringrift.process import getter_of, reset_of
 
 __all__ = ["get_event_validator", "reset_event_validator", "validate_event_type"]
 
 
-def get_event_validator() -> EventTypeValidator:
-    """Return this process's validator; strictness is read from the settings when it is made."""
-    return process_scope().get(EventTypeValidator, EventTypeValidator)
-
-
+# This process's validator; strictness is read from the settings when it is made.
+get_event_validator = getter_of(EventTypeValidator)
 reset_event_validator = reset_of(EventTypeValidator)
 
 

@@ -19,7 +19,7 @@ from ringrift.coordination.task_coordinator import (
     get_work_queue_status,
 )
 from ringrift.coordination.training_coordinator import can_train, get_training_status
-from ringrift.process import SingletonMixin
+from ringrift.process import SingletonMixin, getter_of
 from ringrift.runtime import system_runtime
 
 __all__ = ["CoordinationFacade", "get_coordination_facade", "reset_coordination_facade"]
@@ -80,8 +80,5 @@ class CoordinationFacade(SingletonMixin):
         }
 
 
-def get_coordination_facade() -> CoordinationFacade:
-    return CoordinationFacade.get_instance()
-
-
+get_coordination_facade = getter_of(CoordinationFacade)
 reset_coordination_facade = CoordinationFacade.reset_instance

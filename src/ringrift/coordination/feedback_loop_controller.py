@@ -23,13 +23,8 @@ from ringrift.coordination.curriculum_integration import (
     reset_curriculum_integration,
     wire_curriculum_events,
 )
-from ringrift.coordination.run_coordinator import (
-    AskedDaemon,
-    EvaluationWatcher,
-    SituationDaemon,
-    Told,
-    heard_by,
-)
+from ringrift.coordination.handler_base import Told
+from ringrift.coordination.run_coordinator import AskedDaemon, EvaluationWatcher, SituationDaemon
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -48,9 +43,10 @@ from ringrift.learning.judging.feedback import (
 from ringrift.learning.plan.training_data import freshness_of
 from ringrift.learning.situation import Situation, Situations
 from ringrift.learning.tuning import tuned_rules
-from ringrift.process import process_scope, reset_of
+from ringrift.process import getter_of, reset_of
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
+from ringrift.work.coordinator import heard_by
 
 __all__ = [
     "NEUTRAL",
@@ -94,23 +90,10 @@ class ArchitectureFeedback(SituationDaemon):
 
     capability: ClassVar[str] = "training_feedback"
     plans_as = "architecture_feedback"
+    interval_s = ARCHITECTURE_INTERVAL_S
     emits: ClassVar[tuple[str, ...]] = ("ARCHITECTURE_WEIGHTS_UPDATED",)
 
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-        interval_s: float = ARCHITECTURE_INTERVAL_S,
-    ) -> None:
-        super().__init__(
-            "architecture_feedback",
-            interval_s=interval_s,
-            router=router,
-            runtime=runtime,
-            situations=situations,
-        )
+    def _set_up(self) -> None:
         self._told: dict[str, dict[str, float]] = {}
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
@@ -118,20 +101,15 @@ class ArchitectureFeedback(SituationDaemon):
         return dict.fromkeys(heard, self._on_event)
 
     async def _on_event(self, event: RouterEvent) -> None:
-        await self._look(str(event.payload.get("config_key")))
+        await self._look_at(event.payload.get("config_key"))
 
-    async def _run_cycle(self) -> None:
-        for config in self._situations.all():
-            await self._look(config)
-
-    async def _look(self, config: str) -> None:
+    async def _look(self, situation: Situation) -> None:
+        config = situation.state.config
         weights, before = self.weights(config), self._told.get(config)
-        if weights in (None, before):
+        if weights is None or weights == before:
             return
         self._told[config] = weights
-        await self.router.publish(
-            "ARCHITECTURE_WEIGHTS_UPDATED", {"config_key": config, "weights": weights}, self.name
-        )
+        await self.tell([("ARCHITECTURE_WEIGHTS_UPDATED", {"config_key": config, "weights": weights})])
 
     def weights(self, config_key: str) -> dict[str, float] | None:
         """The size in force with its weight; None for a config that does not run here."""
@@ -160,19 +138,10 @@ class GauntletFeedbackController(EvaluationWatcher):
 
     capability: ClassVar[str] = "training_feedback"
     plans_as = "gauntlet_feedback"
+    interval_s = GAUNTLET_INTERVAL_S
     emits: ClassVar[tuple[str, ...]] = ("HYPERPARAMETER_UPDATED",)
 
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-        interval_s: float = GAUNTLET_INTERVAL_S,
-    ) -> None:
-        super().__init__(
-            "gauntlet_feedback", interval_s=interval_s, router=router, runtime=runtime, situations=situations
-        )
+    def _set_up(self) -> None:
         self._told: dict[str, Feedback] = {}
         self._told_s: dict[str, float] = {}
 
@@ -184,8 +153,7 @@ class GauntletFeedbackController(EvaluationWatcher):
         if held_back or before.by_gauntlet == found.by_gauntlet:
             return
         self._told[config], self._told_s[config] = found, now_s
-        for name, payload in _gauntlet_events(config, before, found):
-            await self.router.publish(name, payload, self.name)
+        await self.tell(_gauntlet_events(config, before, found))
 
     def health_check(self) -> HealthCheckResult:
         in_force = {config: found.by_gauntlet for config, found in self._told.items() if found.by_gauntlet}
@@ -334,10 +302,7 @@ class FeedbackSignals:
         return found[-limit:] if limit > 0 else []
 
 
-def get_feedback_signals() -> FeedbackSignals:
-    return process_scope().get(FeedbackSignals, FeedbackSignals)
-
-
+get_feedback_signals = getter_of(FeedbackSignals)
 reset_feedback_signals = reset_of(FeedbackSignals)
 
 
@@ -364,7 +329,8 @@ class FeedbackLoopController(AskedDaemon):
     """The feedback of every config, told on change. Small changes are held back."""
 
     capability: ClassVar[str] = "training_feedback"
-    plans_as = "feedback_loop"
+    plans_as = SOURCE
+    interval_s = INTERVAL_S
     emits: ClassVar[tuple[str, ...]] = (
         "ADAPTIVE_PARAMS_CHANGED",
         "EXPLORATION_ADJUSTED",
@@ -382,9 +348,9 @@ class FeedbackLoopController(AskedDaemon):
         runtime: Runtime | None = None,
         situations: Situations | None = None,
         signals: FeedbackSignals | None = None,
-        interval_s: float = INTERVAL_S,
+        interval_s: float | None = None,
     ) -> None:
-        super().__init__(SOURCE, interval_s=interval_s, router=router, runtime=runtime, situations=situations)
+        super().__init__(router=router, runtime=runtime, situations=situations, interval_s=interval_s)
         self.signals = signals or get_feedback_signals()
         self._said: dict[str, _Said] = {}
 
@@ -400,13 +366,7 @@ class FeedbackLoopController(AskedDaemon):
         if signal is None:
             return
         self.signals.add(signal)
-        situation = self._situations.get(signal.config_key)
-        if situation is not None:
-            await self._look(situation)
-
-    async def _run_cycle(self) -> None:
-        for situation in self._situations.all().values():
-            await self._look(situation)
+        await self._look_at(signal.config_key)
 
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
@@ -416,8 +376,7 @@ class FeedbackLoopController(AskedDaemon):
         if worth_telling(said.feedback, found):
             told += feedback_events(config, said.feedback, found)
             said.feedback = found
-        for name, payload in told:
-            await self.router.publish(name, payload, self.name)
+        await self.tell(told)
 
     # --- what it knows --------------------------------------------------------------------------------------
 
@@ -505,8 +464,5 @@ def _quality_events(situation: Situation, said: _Said) -> list[Told]:
     return told
 
 
-def get_feedback_loop_controller() -> FeedbackLoopController:
-    return FeedbackLoopController.get_instance()
-
-
+get_feedback_loop_controller = getter_of(FeedbackLoopController)
 reset_feedback_loop_controller = FeedbackLoopController.reset_instance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from ringrift.coordination.event_router import get_router
@@ -38,12 +38,18 @@ __all__ = [
 
 ConfigT = TypeVar("ConfigT")
 
+Told = tuple[str, dict[str, Any]]  # an event and its payload
+
 
 class HandlerBase(CycleHandler, SingletonMixin):
     """Handles events and runs a cycle at an interval. A failing cycle is recorded; the next one runs."""
 
     def _hears_through(self) -> UnifiedEventRouter:
         return self._own_router or get_router()
+
+    async def _tell(self, event_type: str, payload: Mapping[str, Any]) -> None:
+        """Publish in its own name, where it hears."""
+        await self._hears_through().publish(event_type, payload, self.name)
 
     @classmethod
     def reset_singleton(cls) -> None:
@@ -95,6 +101,13 @@ class WiredCoordinator(SingletonMixin, ABC):
         """Whether it was ever wired in this process, so that its fields tell something."""
         return self._was_wired
 
+    def wire_for(self) -> Callable[[], None]:
+        """Subscribe for a part; return what ends that. What somebody else has wired is not its to end."""
+        if self._subscriptions:
+            return lambda: None
+        self.wire()
+        return self.unwire
+
     @property
     def status(self) -> CoordinatorStatus:
         return CoordinatorStatus.RUNNING if self._subscriptions else CoordinatorStatus.STOPPED
@@ -115,6 +128,13 @@ class WiredCoordinator(SingletonMixin, ABC):
         self._subscriptions = []
 
     @classmethod
+    def wired(cls, router: UnifiedEventRouter | None = None) -> Self:
+        """Return the coordinator of this process, subscribed; for another *router*, one of its own."""
+        found = cls.get_instance() if router is None else cls._for_this_process(router=router)
+        found.wire()
+        return found
+
+    @classmethod
     def reset_instance(cls) -> Self | None:
         """Forget the coordinator of this process; it hears nothing more."""
         dropped = super().reset_instance()
@@ -132,7 +152,25 @@ class WiredCoordinator(SingletonMixin, ABC):
         await self.stop()
 
 
-class SubscribedCoordinator(WiredCoordinator):
+class HearingCoordinator(WiredCoordinator):
+    """One that is well for as long as it hears, and says what came of it in numbers."""
+
+    @abstractmethod
+    def get_metrics(self) -> dict[str, Any]:
+        """Return its numbers."""
+
+    @reported_health
+    def health_check(self) -> HealthCheckResult:
+        if not self._subscriptions:
+            return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
+        return HealthCheckResult.ok("", **self.get_metrics())
+
+    def _life(self) -> dict[str, Any]:
+        """Return what every status begins with."""
+        return {"name": self.name, "status": self.status.value, "subscribed": self.is_subscribed}
+
+
+class SubscribedCoordinator(HearingCoordinator):
     """A coordinator that subscribes when it is wired and does nothing in between."""
 
     capability: ClassVar[str]
@@ -180,22 +218,30 @@ class SubscribedCoordinator(WiredCoordinator):
     def wiring(self) -> ComponentWiring:
         return ComponentWiring(self.name, self.capability, self.emits, tuple(self.reactions()))
 
-    @reported_health
-    def health_check(self) -> HealthCheckResult:
-        if not self._subscriptions:
-            return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
-        return HealthCheckResult.ok("", **self.get_metrics())
-
     @reported
     def get_metrics(self) -> dict[str, Any]:
         return {"events_heard": self.heard.total(), "last_event_s": self._last_s, **self.get_stats()}
 
     @reported
     def get_status(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "status": self.status.value,
-            "subscribed": self.is_subscribed,
-            "uptime_seconds": max(0.0, self.runtime.now_s() - self._started_s),
-            **self.get_metrics(),
-        }
+        uptime_s = max(0.0, self.runtime.now_s() - self._started_s)
+        return {**self._life(), "uptime_seconds": uptime_s, **self.get_metrics()}
+
+
+class StoreCoordinator(SubscribedCoordinator):
+    """One whose numbers are those of the run, out of the store: the same in every process."""
+
+    answers_instead: ClassVar[frozenset[str]] = frozenset({"get_metrics"})  # which would wait for the store
+
+    def _about_itself(self) -> dict[str, Any]:
+        """Return what this process alone knows."""
+        return {}
+
+    @reported
+    def get_metrics(self) -> dict[str, Any]:
+        """Without the numbers of the run: health is asked often, and must not wait for the store."""
+        heard = {"events_heard": self.heard.total(), "last_event_s": self._last_s}
+        return {**heard, **self._about_itself()}
+
+    def get_status(self) -> dict[str, Any]:
+        return {**super().get_status(), **self.get_stats()}

@@ -17,6 +17,7 @@ from typing import Any
 
 import structlog
 
+from ringrift.back_off import back_off_s
 from ringrift.coordination.coordinator_dependencies import (
     COORDINATOR_REGISTRY,
     CoordinatorSpec,
@@ -35,6 +36,7 @@ from ringrift.runtime import Runtime, system_runtime
 log = structlog.get_logger()
 
 TOLD_S_MAX = 5.0
+RETRY_S_MAX = 60.0  # between two tries of a start, unless the first wait is longer
 RESTART_S_MAX = 10.0
 
 Publish = Callable[[str, Mapping[str, Any]], object]
@@ -47,7 +49,7 @@ class BootstrapOptions:
     enable: Mapping[str, bool] = field(default_factory=dict)  # by enable_* name
     arguments: Mapping[str, Any] = field(default_factory=dict)  # for the entry points that take them
     tries_max: int = 3
-    retry_delay_s: float = 0.5  # doubled after each try
+    retry_delay_s: float = 0.5  # doubled after each try, up to RETRY_S_MAX
 
     def __post_init__(self) -> None:
         if not isinstance(self.tries_max, int) or self.tries_max < 1:
@@ -212,7 +214,7 @@ class Initialiser:
     def _attempt(
         self, spec: CoordinatorSpec, options: BootstrapOptions
     ) -> Generator[float, None, InitResult]:
-        delay_s = options.retry_delay_s
+        first_s = options.retry_delay_s
         for tries in range(1, options.tries_max + 1):
             tried = attempt(f"start of {spec.name}", lambda: self._bring_up(spec, options))
             if isinstance(tried.value, InitResult):
@@ -220,8 +222,7 @@ class Initialiser:
             # Another try can mend only what says that it may pass.
             if not isinstance(tried.error, Unavailable) or tries == options.tries_max:
                 break
-            yield delay_s
-            delay_s *= 2
+            yield back_off_s(tries, first_s=first_s, longest_s=max(first_s, RETRY_S_MAX))
         times = f" (after {tries} tries)" if tries > 1 else ""
         return InitResult(InitOutcome.FAILED, error=f"{tried.problem}{times}")
 

@@ -27,6 +27,7 @@ from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import read_run_status
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.coordinator import AWAY, STRAINED, NodeNotes
 
@@ -259,34 +260,22 @@ class JobSchedulerDaemon(HandlerBase):
         super().__init__("job_scheduler_daemon", cycle_interval=INTERVAL_S, router=router, runtime=runtime)
         self.scheduler = get_job_scheduler() if scheduler is None else scheduler
         check_part("scheduler", self.scheduler, PriorityJobScheduler)
-        self._wired_here = False
+        self._unwire: Callable[[], None] | None = None
 
     async def _on_start(self) -> None:
-        # If bootstrap wired it, it is not this daemon's to end.
-        self._wired_here = not self.scheduler.is_subscribed
-        self.scheduler.wire()
+        self._unwire = self.scheduler.wire_for()
 
     async def _run_cycle(self) -> None:
         await self.scheduler.forget_ended()
 
     async def _on_stop(self) -> None:
-        if self._wired_here:
-            self.scheduler.unwire()
+        if self._unwire is not None:
+            self._unwire()
 
 
-def get_job_scheduler() -> PriorityJobScheduler:
-    """Return the scheduler of this process."""
-    return PriorityJobScheduler.get_instance()
-
-
+get_job_scheduler = getter_of(PriorityJobScheduler)
 reset_job_scheduler = PriorityJobScheduler.reset_instance
-
-
-def wire_job_events(router: UnifiedEventRouter | None = None) -> PriorityJobScheduler:
-    """Return the scheduler of this process, subscribed; for another *router*, one of its own."""
-    found = get_job_scheduler() if router is None else PriorityJobScheduler(router=router)
-    found.wire()
-    return found
+wire_job_events = PriorityJobScheduler.wired
 
 
 def create_job_scheduler_daemon(

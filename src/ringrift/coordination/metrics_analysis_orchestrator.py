@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ringrift.coordination.handler_base import HandlerBase
-from ringrift.coordination.run_coordinator import EvaluationWatcher, ListeningCoordinator, Told
+from ringrift.coordination.handler_base import HandlerBase, Told
+from ringrift.coordination.run_coordinator import EvaluationWatcher, ListeningCoordinator
 from ringrift.engine.run_reports import answers_here, reported, reported_slowly
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -32,6 +32,7 @@ from ringrift.learning.judging.ratings import (
     trend,
 )
 from ringrift.learning.situation import Situation, Situations
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -120,8 +121,7 @@ class MetricsAnalysisOrchestrator(ListeningCoordinator):
     component: ClassVar[str] = "metrics_orchestrator"
     emits: ClassVar[tuple[str, ...]] = ("METRICS_UPDATED", "PLATEAU_DETECTED")
 
-    def __init__(self, **parts: Any) -> None:
-        super().__init__(**parts)
+    def _set_up(self) -> None:
         self._metrics: dict[str, Metric] = {}
         self._models_seen: dict[str, int] = {}
         self._plateaus: dict[str, PlateauFinding | None] = {}
@@ -248,18 +248,9 @@ def _plateau_event(config: str, situation: Situation, found: PlateauFinding) -> 
 # --- one per process -----------------------------------------------------------------------------------
 
 
-def get_metrics_orchestrator() -> MetricsAnalysisOrchestrator:
-    return MetricsAnalysisOrchestrator.get_instance()
-
-
+get_metrics_orchestrator = getter_of(MetricsAnalysisOrchestrator)
 reset_metrics_orchestrator = MetricsAnalysisOrchestrator.reset_instance
-
-
-def wire_metrics_events(router: UnifiedEventRouter | None = None) -> MetricsAnalysisOrchestrator:
-    """Return the coordinator, subscribed. With a *router* of its own it is not the one of the process."""
-    made = get_metrics_orchestrator() if router is None else MetricsAnalysisOrchestrator(router=router)
-    made.wire()
-    return made
+wire_metrics_events = MetricsAnalysisOrchestrator.wired
 
 
 def record_metric(name: str, value: float, config_key: str | None = None, **labels: Any) -> None:
@@ -333,6 +324,7 @@ class ModelPerformanceWatchdog(EvaluationWatcher):
 
     capability: ClassVar[str] = "trend_analysis"
     plans_as = "model_performance_watchdog"
+    interval_s = WATCH_S
     emits: ClassVar[tuple[str, ...]] = (
         "REGRESSION_CLEARED",
         "REGRESSION_CRITICAL",
@@ -343,29 +335,13 @@ class ModelPerformanceWatchdog(EvaluationWatcher):
         "TRAINING_ROLLBACK_NEEDED",
     )
 
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-        interval_s: float = WATCH_S,
-    ) -> None:
-        super().__init__(
-            "model_performance_watchdog",
-            interval_s=interval_s,
-            router=router,
-            runtime=runtime,
-            situations=situations,
-        )
+    def _set_up(self) -> None:
         self._watched: dict[str, _Watched] = {}
 
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
         watched = self._watched.setdefault(config, _Watched())
-        told = self._judge(situation, watched) + self._win_rate(situation, watched)
-        for name, payload in told:
-            await self.router.publish(name, payload, self.name)
+        await self.tell(self._judge(situation, watched) + self._win_rate(situation, watched))
 
     def _judge(self, situation: Situation, watched: _Watched) -> list[Told]:
         curve = situation.curve
@@ -402,11 +378,9 @@ class ModelPerformanceWatchdog(EvaluationWatcher):
         return {name: each.finding for name, each in self._watched.items() if each.finding is not None}
 
     def health_check(self) -> HealthCheckResult:
-        own = super().health_check()
         found = {name: f"{each.severity.word}: {each.reason}" for name, each in self.regressions().items()}
-        if own.healthy and found:
-            return HealthCheckResult.degraded("a champion got weaker", **own.details, regressions=found)
-        return own.with_details(regressions=found)
+        own = super().health_check().with_details(regressions=found)
+        return own.or_degraded("a champion got weaker" if found else "")
 
 
 def _regression_events(config: str, found: RegressionFinding) -> list[Told]:

@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from ringrift.coordination.run_coordinator import ListeningCoordinator, Told, heard_by
+from ringrift.coordination.handler_base import Told
+from ringrift.coordination.run_coordinator import ListeningCoordinator
 from ringrift.engine.run_reports import reported
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.facts import Archived
 from ringrift.learning.facts.records import Model, ModelState
 from ringrift.learning.facts.results import WEIGHTS_SUFFIX
@@ -21,8 +21,9 @@ from ringrift.learning.facts.state import STUDENTS, ConfigState
 from ringrift.learning.job_announcements import RATING_START, blob_path
 from ringrift.learning.judging.ratings import Rating, rate
 from ringrift.learning.models import ChampionFiles, too_weak
-from ringrift.learning.situation import RunningLoop, Situations
-from ringrift.runtime import Runtime
+from ringrift.learning.situation import RunningLoop
+from ringrift.process import getter_of
+from ringrift.work.coordinator import heard_by
 
 __all__ = [
     "REGISTRY_STAGES",
@@ -183,14 +184,7 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
     component: ClassVar[str] = "model_coordinator"
     emits: ClassVar[tuple[str, ...]] = ("MODEL_SYNC_REQUESTED", "MODEL_UPDATED", "REGISTRY_UPDATED")
 
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-    ) -> None:
-        super().__init__(router=router, runtime=runtime, situations=situations)
+    def _set_up(self) -> None:
         # What was heard of a model, newest last; what happened to it is in the facts.
         self._stories: OrderedDict[str, deque[tuple[float, str, str]]] = OrderedDict()
         # What was archived earlier was told by the process that did it.
@@ -379,18 +373,9 @@ def _registry_events(
     return told
 
 
-def get_model_coordinator() -> ModelLifecycleCoordinator:
-    return ModelLifecycleCoordinator.get_instance()
-
-
+get_model_coordinator = getter_of(ModelLifecycleCoordinator)
 reset_model_coordinator = ModelLifecycleCoordinator.reset_instance
-
-
-def wire_model_events(*, router: UnifiedEventRouter | None = None) -> ModelLifecycleCoordinator:
-    """Return this process's coordinator, subscribed; a *router* of its own gives a coordinator of its own."""
-    coordinator = get_model_coordinator() if router is None else ModelLifecycleCoordinator(router=router)
-    coordinator.wire()
-    return coordinator
+wire_model_events = ModelLifecycleCoordinator.wired
 
 
 def get_production_model_id(

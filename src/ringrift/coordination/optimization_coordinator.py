@@ -4,7 +4,6 @@ each.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -12,14 +11,14 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
-from ringrift.coordination.run_coordinator import ListeningCoordinator, Told, heard_by
+from ringrift.coordination.handler_base import Told
+from ringrift.coordination.run_coordinator import ListeningCoordinator
 from ringrift.engine.arguments import refuse
-from ringrift.engine.blocking import run_blocking
-from ringrift.engine.encoding import decode_entry
+from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkState
+from ringrift.engine.records import read_record
 from ringrift.errors import ConfigError, Conflict
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.judging.ratings import WINDOW_POINTS, analyse
 from ringrift.learning.loop import configs_of_the_run
 from ringrift.learning.plan.rules import LearningRules
@@ -43,6 +42,7 @@ from ringrift.learning.tuning import (
     why_not,
 )
 from ringrift.settings import get_settings
+from ringrift.work.coordinator import heard_by
 from ringrift.work.job.protocol import JobReport, read_report
 from ringrift.work.worker.records import RunningRecord, running_key
 
@@ -184,7 +184,7 @@ class OptimizationCoordinator(ListeningCoordinator):
         self.last_refusal = ""
 
     def hears(self) -> tuple[str, ...]:
-        return heard_by(self.component, *_WORK)
+        return (*heard_by(self.component), *_WORK)
 
     # --- what it is asked -----------------------------------------------------------------------------------
 
@@ -342,9 +342,9 @@ class OptimizationCoordinator(ListeningCoordinator):
         if run.status is OptimizationStatus.PENDING:
             now = msgspec.structs.replace(run, status=OptimizationStatus.RUNNING)
             told += started_events(now)
-        entry = await engine.kv.get(running_key(run.run_id))
-        if entry is not None:
-            extra = decode_entry(entry, RunningRecord).extra
+        record = await read_record(engine.kv, running_key(run.run_id), RunningRecord)
+        if record is not None:
+            extra = record.extra
             generation, score = extra.get("generation"), extra.get("best_score")
             if (
                 isinstance(generation, int)
@@ -433,13 +433,7 @@ def get_optimization_coordinator(**parts: Any) -> OptimizationCoordinator:
 
 
 reset_optimization_coordinator = OptimizationCoordinator.reset_instance
-
-
-def wire_optimization_events(router: UnifiedEventRouter | None = None) -> OptimizationCoordinator:
-    """Return the coordinator, subscribed. With a *router* of its own it is not the one of the process."""
-    made = get_optimization_coordinator() if router is None else OptimizationCoordinator(router=router)
-    made.wire()
-    return made
+wire_optimization_events = OptimizationCoordinator.wired
 
 
 async def async_trigger(
@@ -456,31 +450,29 @@ async def async_trigger(
         return None
 
 
-def trigger_cmaes(config_key: str | None = None, reason: str = "", **params: Any) -> OptimizationRun | None:
+@blocking(timeout_s=ANSWER_S)
+async def trigger_cmaes(
+    config_key: str | None = None, reason: str = "", **params: Any
+) -> OptimizationRun | None:
     """Search for better settings of the search with which the champion plays, from code that is not async.
 
     Before there is a champion, or with `subject="heuristic"`, for weights of the heuristic player, which
     change nothing in the run.
     """
-    return _trigger(OptimizationType.CMAES, config_key, reason, params)
+    return await async_trigger(OptimizationType.CMAES, config_key, reason, **params)
 
 
-def trigger_nas(config_key: str | None = None, reason: str = "", **params: Any) -> OptimizationRun | None:
-    """Search for the size of the network, from code that is not async."""
-    return _trigger(OptimizationType.NAS, config_key, reason, params)
-
-
-def trigger_pbt(config_key: str | None = None, reason: str = "", **params: Any) -> OptimizationRun | None:
-    """Search for training parameters by a population, from code that is not async."""
-    return _trigger(OptimizationType.PBT, config_key, reason, params)
-
-
-def _trigger(
-    kind: OptimizationType, config_key: str | None, reason: str, params: dict[str, Any]
+@blocking(timeout_s=ANSWER_S)
+async def trigger_nas(
+    config_key: str | None = None, reason: str = "", **params: Any
 ) -> OptimizationRun | None:
-    work = async_trigger(kind, config_key, reason, **params)
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    return run_blocking(work, timeout_s=ANSWER_S)
+    """Search for the size of the network, from code that is not async."""
+    return await async_trigger(OptimizationType.NAS, config_key, reason, **params)
+
+
+@blocking(timeout_s=ANSWER_S)
+async def trigger_pbt(
+    config_key: str | None = None, reason: str = "", **params: Any
+) -> OptimizationRun | None:
+    """Search for training parameters by a population, from code that is not async."""
+    return await async_trigger(OptimizationType.PBT, config_key, reason, **params)

@@ -22,8 +22,7 @@ import msgspec
 import psutil
 import structlog
 
-from ringrift.engine.blocking import run_blocking, take_in_thread
-from ringrift.engine.encoding import decode_entry
+from ringrift.engine.blocking import blocking, take_in_thread
 from ringrift.engine.leases import (
     CONTROL_LEASE,
     ControlSeen,
@@ -37,9 +36,10 @@ from ringrift.engine.leases import (
 )
 from ringrift.engine.opening import shared_kv
 from ringrift.engine.ports import KeyValue
-from ringrift.errors import AlreadyExists, Conflict, LeaseLost, RevisionMismatch, Unavailable
+from ringrift.engine.records import change_record, read_record
+from ringrift.errors import Conflict, LeaseLost, Unavailable
 from ringrift.learning.control_lease import ControlLease
-from ringrift.process import SingletonMixin, process_scope
+from ringrift.process import SingletonMixin, getter_of, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
@@ -107,34 +107,18 @@ class RoleAudit:
 
     async def rows(self, limit: int = ROWS_MAX) -> list[RoleRow]:
         """Return the last *limit* rows, oldest first."""
-        entry = await (await self._get_kv()).get(KEY)
-        rows = [] if entry is None else decode_entry(entry, list[RoleRow])
+        rows = await read_record(await self._get_kv(), KEY, list[RoleRow]) or []
         return rows[-limit:] if limit > 0 else []
 
     async def add(self, action: RoleAction, role: str, *, holder: str, other: str = "") -> None:
         """Write a row. One that cannot be written is logged instead: roles go on without it."""
         row = RoleRow(at_s=self._runtime.now_s(), role=role, action=action, holder=holder, other=other)
         try:
-            written = await self._write(row)
+            await change_record(
+                await self._get_kv(), KEY, list[RoleRow], lambda rows: _appended(rows or [], row)
+            )
         except Unavailable:
-            written = False
-        if not written:
             log.warning("role.audit_row_lost", action=action.value, role=role, holder=holder, other=other)
-
-    async def _write(self, row: RoleRow) -> bool:
-        kv = await self._get_kv()
-        for _ in range(TRIES_MAX):
-            entry = await kv.get(KEY)
-            try:
-                if entry is None:
-                    await kv.create(KEY, msgspec.json.encode([row]))
-                else:
-                    value = msgspec.json.encode(_appended(decode_entry(entry, list[RoleRow]), row))
-                    await kv.update(KEY, value, revision=entry.revision)
-            except (AlreadyExists, RevisionMismatch):
-                continue
-            return True
-        return False
 
     async def left_open(self, role: str) -> str:
         """The last holder of *role* that neither gave it back nor lost it knowingly; empty if none."""
@@ -391,26 +375,24 @@ def _own_control(role: OrchestratorRole) -> ControlLease | None:
     return process_scope().peek(ControlLease) if role in CONTROL_ROLES else None
 
 
-def get_orchestrator_roles() -> OrchestratorRoles:
-    """Return the roles of this process; the functions below run them on the background loop."""
-    return OrchestratorRoles.get_instance()
-
-
+# The roles of this process; the functions below run them on the background loop.
+get_orchestrator_roles = getter_of(OrchestratorRoles)
 reset_orchestrator_roles = OrchestratorRoles.reset_instance
 
 
 # --- for code that is not async -----------------------------------------------------------------------
 
 
-def acquire_orchestrator_role(role: OrchestratorRole, *, wait_seconds: float = 0.0) -> bool:
+@blocking(timeout_s=ANSWER_S, plus="wait_seconds")
+async def acquire_orchestrator_role(role: OrchestratorRole, *, wait_seconds: float = 0.0) -> bool:
     """Take *role* for this process; False if another process has it."""
-    taking = get_orchestrator_roles().acquire(role, wait_s=wait_seconds)
-    return run_blocking(taking, timeout_s=wait_seconds + ANSWER_S)
+    return await get_orchestrator_roles().acquire(role, wait_s=wait_seconds)
 
 
-def release_orchestrator_role(role: OrchestratorRole) -> bool:
+@blocking(timeout_s=2 * RELEASE_TIMEOUT_S + ANSWER_S)
+async def release_orchestrator_role(role: OrchestratorRole) -> bool:
     """Give *role* back; False if this process does not have it."""
-    return run_blocking(get_orchestrator_roles().release(role), timeout_s=2 * RELEASE_TIMEOUT_S + ANSWER_S)
+    return await get_orchestrator_roles().release(role)
 
 
 def holds_orchestrator_role(role: OrchestratorRole) -> bool:
@@ -422,14 +404,16 @@ def orchestrator_role_token(role: OrchestratorRole) -> int:
     return get_orchestrator_roles().token(role)
 
 
-def get_role_holder(role: OrchestratorRole) -> LeaseHolder | None:
+@blocking(timeout_s=ANSWER_S)
+async def get_role_holder(role: OrchestratorRole) -> LeaseHolder | None:
     """Return who holds *role*, in whichever process."""
-    return run_blocking(get_orchestrator_roles().seen_holder(role), timeout_s=ANSWER_S)
+    return await get_orchestrator_roles().seen_holder(role)
 
 
-def get_role_audit(limit: int = 50) -> list[RoleRow]:
+@blocking(timeout_s=ANSWER_S)
+async def get_role_audit(limit: int = 50) -> list[RoleRow]:
     """Return what last happened to roles, oldest first."""
-    return run_blocking(get_orchestrator_roles().audit.rows(limit), timeout_s=ANSWER_S)
+    return await get_orchestrator_roles().audit.rows(limit)
 
 
 def is_role_available(role: OrchestratorRole) -> bool:

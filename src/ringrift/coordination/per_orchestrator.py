@@ -70,9 +70,3 @@ class ReplayWindowDaemon(StageDaemon):
     def get_status(self) -> dict[str, Any]:
         windows = {config: asdict(each) for config, each in self.windows.items()}
         return {**super().get_status(), "windows": windows}
-
-
-def create_replay_window_daemon(
-    router: UnifiedEventRouter | None = None, runtime: Runtime | None = None
-) -> ReplayWindowDaemon:
-    return ReplayWindowDaemon(router=router, runtime=runtime)

@@ -11,16 +11,16 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import structlog
 
-from ringrift.coordination.event_router import get_router
-from ringrift.coordination.handler_base import HandlerBase
+from ringrift.coordination.handler_base import HandlerBase, Told
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import ConfigStatus, Curve, RunStatus, read_run_status
+from ringrift.learning.judging.ratings import fit_line
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
@@ -138,19 +138,9 @@ def expected_rise_s(curve: Sequence[Curve]) -> float:
 
 
 def velocity_per_hour(curve: Sequence[Curve]) -> float | None:
-    """Slope of the rating, by least squares around the mean; None with fewer than two points in time.
-
-    Times are centred first: seconds since the epoch squared would lose all precision.
-    """
-    if len(curve) < 2:
-        return None
-    mean_s = statistics.fmean(point.at_s for point in curve)
-    mean = statistics.fmean(point.rating for point in curve)
-    spread = sum((point.at_s - mean_s) ** 2 for point in curve)
-    if spread <= 0:
-        return None
-    slope = sum((point.at_s - mean_s) * (point.rating - mean) for point in curve) / spread
-    return slope * 3600.0
+    """Slope of the rating, by least squares; None with fewer than two points in time."""
+    line = fit_line([point.at_s for point in curve], [point.rating for point in curve])
+    return None if line is None else line.slope * 3600.0
 
 
 def _stall(reason: str, late_s: float, expected_s: float) -> Progress:
@@ -178,8 +168,6 @@ INTERVAL_S = 30.0
 STATUS_OLD_S = 120.0
 OPERATIONS_MAX = 1000
 
-Announcement = tuple[str, dict[str, Any]]
-
 
 class ProgressRecords:
     """What was seen of every config, and what there is to tell. Pure but for its memory."""
@@ -188,12 +176,12 @@ class ProgressRecords:
         self._tracks: dict[str, ConfigTrack] = {}
         self.verdicts: dict[str, Progress] = {}
 
-    def look(self, run: RunStatus, now_s: float) -> list[Announcement]:
+    def look(self, run: RunStatus, now_s: float) -> list[Told]:
         """Take in a status, and return the events that follow."""
         for gone in self._tracks.keys() - run.configs.keys():
             del self._tracks[gone]
             self.verdicts.pop(gone, None)
-        told: list[Announcement] = []
+        told: list[Told] = []
         for config, seen in run.configs.items():
             track = self._tracks.setdefault(config, ConfigTrack())
             if is_paused(seen, run.state):
@@ -215,7 +203,7 @@ class ProgressRecords:
 
     def _changes(
         self, config: str, track: ConfigTrack, seen: ConfigStatus, verdict: Progress, now_s: float
-    ) -> list[Announcement]:
+    ) -> list[Told]:
         velocity = velocity_per_hour(seen.curve)
         if verdict.stalled:
             worse = verdict.tier > track.tier
@@ -272,26 +260,20 @@ class ProgressWatchdog(HandlerBase):
             return
         for event, payload in self.book.look(run, now_s):
             log.info("progress.changed", event_type=event, **payload)
-            await (self._own_router or get_router()).publish(event, payload, self.name)
+            await self._tell(event, payload)
 
     def health_check(self) -> HealthCheckResult:
         """Degraded while a config stalls, or while nobody keeps the status up to date."""
-        own = (
-            super()
-            .health_check()
-            .with_details(configs={config: each.reason for config, each in self.book.verdicts.items()})
-        )
-        if not own.healthy:
-            return own
+        configs = {config: each.reason for config, each in self.book.verdicts.items()}
+        return super().health_check().with_details(configs=configs).or_degraded(self._problem())
+
+    def _problem(self) -> str:
         if self._seen_s is None:
-            return HealthCheckResult.degraded("no run has told its status yet", **own.details)
+            return "no run has told its status yet"
         age_s = self._runtime.now_s() - self._seen_s
         if age_s > STATUS_OLD_S:
-            return HealthCheckResult.degraded(f"the run's status is {age_s:.0f} s old", **own.details)
-        if stalled := self.book.stalled:
-            words = "; ".join(f"{config}: {reason}" for config, reason in stalled.items())
-            return HealthCheckResult.degraded(words, **own.details)
-        return own
+            return f"the run's status is {age_s:.0f} s old"
+        return "; ".join(f"{config}: {reason}" for config, reason in self.book.stalled.items())
 
 
 def create_progress_watchdog(

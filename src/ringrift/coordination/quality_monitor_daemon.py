@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any, ClassVar
 
-from ringrift.coordination.run_coordinator import AskedDaemon, heard_by
+from ringrift.coordination.handler_base import Told
+from ringrift.coordination.run_coordinator import AskedDaemon
 from ringrift.engine.run_reports import reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.records import (
     SHARD_QUALITY_MIN,
     ShardState,
@@ -32,9 +32,10 @@ from ringrift.learning.judging.feedback import (
     quality_state,
     quality_view,
 )
-from ringrift.learning.situation import Situations
-from ringrift.runtime import Runtime
+from ringrift.learning.situation import Situation
+from ringrift.process import getter_of
 from ringrift.status import HealthCheckResult
+from ringrift.work.coordinator import heard_by
 
 __all__ = [
     "QualityMonitorDaemon",
@@ -59,8 +60,6 @@ COOLDOWN_S = 30.0
 REFUSED_ALERT = 0.1
 PARITY_CHANGE_MIN = 0.01
 SHARDS_REMEMBERED = 1_000
-
-Told = tuple[str, dict[str, Any]]
 
 
 @dataclass(slots=True)
@@ -274,6 +273,7 @@ class QualityMonitorDaemon(AskedDaemon):
 
     capability: ClassVar[str] = "data_quality"
     plans_as = "quality_monitor"
+    interval_s = INTERVAL_S
     emits: ClassVar[tuple[str, ...]] = (
         "DATA_QUALITY_ALERT",
         "HIGH_QUALITY_DATA_AVAILABLE",
@@ -288,25 +288,11 @@ class QualityMonitorDaemon(AskedDaemon):
         "TRAINING_BLOCKED_BY_QUALITY",
     )
 
-    def __init__(
-        self,
-        *,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-        situations: Situations | None = None,
-        interval_s: float = INTERVAL_S,
-    ) -> None:
-        super().__init__(
-            "quality_monitor", interval_s=interval_s, router=router, runtime=runtime, situations=situations
-        )
+    def _set_up(self) -> None:
         self._watch = QualityWatch()
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return dict.fromkeys(heard_by("quality_monitor"), self._on_event)
-
-    async def _run_cycle(self) -> None:
-        for config in self._situations.all():
-            await self._look(config)
 
     async def _on_event(self, event: RouterEvent) -> None:
         """New data, a check that ended or a model about to be judged: look now. Its own words are no news."""
@@ -314,15 +300,13 @@ class QualityMonitorDaemon(AskedDaemon):
             return
         config = event.payload.get("config_key")
         asked = event.event_type == "QUALITY_CHECK_REQUESTED"
-        for each in [str(config)] if config else list(self._situations.all()):
-            await self._look(each, asked=asked)
+        known = self._situations
+        for situation in [known.get(str(config))] if config else list(known.all().values()):
+            if situation is not None:
+                await self._look(situation, asked=asked)
 
-    async def _look(self, config: str, *, asked: bool = False) -> None:
-        situation = self._situations.get(config)
-        if situation is None:
-            return
-        for name, payload in self._watch.look(situation.state, self._runtime.now_s(), asked=asked):
-            await self.router.publish(name, payload, self.name)
+    async def _look(self, situation: Situation, /, *, asked: bool = False) -> None:
+        await self.tell(self._watch.look(situation.state, self._runtime.now_s(), asked=asked))
 
     # --- what it knows --------------------------------------------------------------------------------
 
@@ -339,21 +323,15 @@ class QualityMonitorDaemon(AskedDaemon):
 
     @reported_health
     def health_check(self) -> HealthCheckResult:
-        own = super().health_check()
         views = {config: quality_of(situation.state) for config, situation in self._situations.all().items()}
         details = {
-            **own.details,
             "quality": {config: view.score for config, view in views.items()},
             "states": {config: view.state.value for config, view in views.items()},
         }
         poor = sorted(config for config, view in views.items() if view.state is QualityState.POOR)
-        if own.healthy and poor:
-            return HealthCheckResult.degraded(f"games of {', '.join(poor)} are poor", **details)
-        return own.with_details(**details)
+        problem = f"games of {', '.join(poor)} are poor" if poor else ""
+        return super().health_check().with_details(**details).or_degraded(problem)
 
 
-def get_quality_monitor() -> QualityMonitorDaemon:
-    return QualityMonitorDaemon.get_instance()
-
-
+get_quality_monitor = getter_of(QualityMonitorDaemon)
 reset_quality_monitor = QualityMonitorDaemon.reset_instance

@@ -4,37 +4,34 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 from ringrift.coordination.event_router import get_router
-from ringrift.coordination.handler_base import HandlerBase, WiredCoordinator
+from ringrift.coordination.handler_base import HandlerBase, HearingCoordinator, Told
 from ringrift.engine.opening import existing_engine
-from ringrift.engine.run_reports import reported, reported_health
-from ringrift.events.catalog.table import CATALOG
+from ringrift.engine.run_reports import reported
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.plan.stages import LoopWaker, StageMembers
 from ringrift.learning.situation import OpenRun, RunAnswers, Situation, Situations, StoredRunReader
-from ringrift.process import process_scope
+from ringrift.process import getter_of, process_scope
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import HealthCheckResult
+from ringrift.work.coordinator import heard_by
 
 # What this process has of the loop: one object of each kind.
 
 
-def get_loop_waker() -> LoopWaker:
-    """Return the waker of this process."""
-    return process_scope().get(LoopWaker, LoopWaker)
+get_loop_waker = getter_of(LoopWaker)
 
 
 def get_stage_members() -> StageMembers:
     return process_scope().get(StageMembers, lambda: StageMembers(waker=get_loop_waker()))
 
 
-def get_open_run() -> OpenRun:
-    return process_scope().get(OpenRun, OpenRun)
+get_open_run = getter_of(OpenRun)
 
 
 def get_situations() -> Situations:
@@ -51,15 +48,7 @@ def answers_of(situations: Situations | None = None) -> RunAnswers:
 # A coordinator that hears the events of a component and is wired once.
 
 
-Told = tuple[str, dict[str, Any]]  # an event and its payload
-
-
-def heard_by(component: str, *more: str) -> tuple[str, ...]:
-    """The events that the catalog says *component* must hear."""
-    return (*(name for name, spec in CATALOG.items() if component in spec.consumed_by), *more)
-
-
-class ListeningCoordinator(WiredCoordinator):
+class ListeningCoordinator(HearingCoordinator):
     """Subscribes to the events of its component; what it makes of one is `_on_event`."""
 
     component: ClassVar[str]
@@ -79,6 +68,10 @@ class ListeningCoordinator(WiredCoordinator):
         self._answers = answers_of(self._situations)
         self.events_heard: Counter[str] = Counter()
         self.events_told: Counter[str] = Counter()
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what it remembers from one event to the next."""
 
     def hears(self) -> tuple[str, ...]:
         return heard_by(self.component)
@@ -109,12 +102,6 @@ class ListeningCoordinator(WiredCoordinator):
 
     # --- what it says about itself --------------------------------------------------------------------
 
-    @reported_health
-    def health_check(self) -> HealthCheckResult:
-        if not self._subscriptions:
-            return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
-        return HealthCheckResult.ok("", **self.get_metrics())
-
     @reported
     def get_metrics(self) -> dict[str, Any]:
         return {
@@ -125,14 +112,8 @@ class ListeningCoordinator(WiredCoordinator):
 
     @reported
     def get_status(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "status": self.status.value,
-            "subscribed": self.is_subscribed,
-            "heard": dict(self.events_heard),
-            "told": dict(self.events_told),
-            **self.get_metrics(),
-        }
+        events = {"heard": dict(self.events_heard), "told": dict(self.events_told)}
+        return {**self._life(), **events, **self.get_metrics()}
 
 
 # Bases of daemons that look at the configs of the run in this process.
@@ -164,29 +145,52 @@ class StageDaemon(HandlerBase):
 
 
 class SituationDaemon(StageDaemon):
-    """Looks at the configs of the run."""
+    """Looks at the configs of the run, each in turn, at an interval; its name is that of its type."""
+
+    interval_s: ClassVar[float]
 
     def __init__(
         self,
-        name: str,
         *,
-        interval_s: float,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
         situations: Situations | None = None,
+        interval_s: float | None = None,
     ) -> None:
-        super().__init__(name, cycle_interval=interval_s, router=router, runtime=runtime)
+        interval = self.interval_s if interval_s is None else interval_s
+        super().__init__(self.plans_as, cycle_interval=interval, router=router, runtime=runtime)
         self.router = router or get_router()
         self._situations = situations or get_situations()
+        self._set_up()
+
+    def _set_up(self) -> None:
+        """Make what it remembers from one look to the next."""
+
+    @abstractmethod
+    async def _look(self, situation: Situation, /) -> None:
+        """Do what is to be done about one config."""
+
+    async def _look_at(self, config: object) -> None:
+        """Look at what an event names, if that is a config of the run."""
+        if (situation := self._situations.get(str(config))) is not None:
+            await self._look(situation)
+
+    async def _run_cycle(self) -> None:
+        for situation in self._situations.all().values():
+            await self._look(situation)
+
+    async def tell(self, told: Iterable[Told]) -> None:
+        for name, payload in told:
+            await self.router.publish(name, payload, self.name)
 
 
 class AskedDaemon(SituationDaemon):
     """One that others ask: in its process they find the one that runs, and anywhere what a run decided."""
 
-    def __init__(self, name: str, **parts: Any) -> None:
-        super().__init__(name, **parts)
-        # Knows a run of another process, too, from the store; `_situations` is of this process alone.
-        self._answers = answers_of(self._situations)
+    @cached_property
+    def _answers(self) -> RunAnswers:
+        """Of a run in another process, too, from the store; `_situations` is of this process alone."""
+        return answers_of(self._situations)
 
     async def _on_start(self) -> None:
         process_scope().put(type(self), self)
@@ -198,19 +202,10 @@ class AskedDaemon(SituationDaemon):
 
 
 class EvaluationWatcher(SituationDaemon):
-    """Looks at each config now and then, and at once when it was evaluated; what for is `_look`."""
-
-    @abstractmethod
-    async def _look(self, situation: Situation) -> None: ...
+    """Looks at each config now and then, and at once when it was evaluated."""
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return {"EVALUATION_COMPLETED": self._on_evaluation}
 
     async def _on_evaluation(self, event: RouterEvent) -> None:
-        situation = self._situations.get(str(event.payload.get("config_key")))
-        if situation is not None:
-            await self._look(situation)
-
-    async def _run_cycle(self) -> None:
-        for situation in self._situations.all().values():
-            await self._look(situation)
+        await self._look_at(event.payload.get("config_key"))

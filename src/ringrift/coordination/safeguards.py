@@ -8,11 +8,11 @@ import psutil
 
 from ringrift.coordination.queue_monitor import get_queue_monitor
 from ringrift.coordination.stability_heuristic import get_threshold_manager
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.opening import engine_on_demand, shared_kv
 from ringrift.engine.run_reports import reported_health
 from ringrift.machine import read_resources
-from ringrift.process import SingletonMixin, process_scope
+from ringrift.process import SingletonMixin, getter_of, process_scope
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult, told_by_store
@@ -30,23 +30,24 @@ class EmergencyStop(EmergencyState, SingletonMixin):
         super().__init__(here, runtime=runtime)
 
 
-def get_emergency_stop() -> EmergencyStop:
-    """Return the emergency stop of this process's data folder."""
-    return EmergencyStop.get_instance()
+get_emergency_stop = getter_of(EmergencyStop)
 
 
-def emergency_notice() -> EmergencyNotice | None:
+@blocking(timeout_s=ANSWER_S)
+async def emergency_notice() -> EmergencyNotice | None:
     """Return why everything stands still; None when it does not. For code without a loop."""
-    return run_blocking(get_emergency_stop().notice(), timeout_s=ANSWER_S)
+    return await get_emergency_stop().notice()
 
 
-def turn_on_emergency_stop(reason: str) -> EmergencyNotice:
-    return run_blocking(get_emergency_stop().turn_on(reason), timeout_s=ANSWER_S)
+@blocking(timeout_s=ANSWER_S)
+async def turn_on_emergency_stop(reason: str) -> EmergencyNotice:
+    return await get_emergency_stop().turn_on(reason)
 
 
-def clear_emergency_stop() -> EmergencyNotice | None:
+@blocking(timeout_s=ANSWER_S)
+async def clear_emergency_stop() -> EmergencyNotice | None:
     """Let work start again; return what was in force."""
-    return run_blocking(get_emergency_stop().clear(), timeout_s=ANSWER_S)
+    return await get_emergency_stop().clear()
 
 
 def get_task_admission() -> TaskAdmission:
@@ -76,9 +77,10 @@ class Safeguards(SpawnGate, SingletonMixin):
     def __init__(self, admission: TaskAdmission | None = None) -> None:
         super().__init__(get_task_admission() if admission is None else admission)
 
-    def check_before_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
+    @blocking(timeout_s=ANSWER_S)
+    async def check_before_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
         """`allow` for code without a loop."""
-        return run_blocking(self.allow(task_type, node_id), timeout_s=ANSWER_S).as_pair()
+        return (await self.allow(task_type, node_id)).as_pair()
 
     @told_by_store
     def health_check(self) -> HealthCheckResult:
@@ -92,17 +94,11 @@ class Safeguards(SpawnGate, SingletonMixin):
     @reported_health
     def _breakers(self) -> HealthCheckResult:
         held = self._admission.open_breakers()
-        about = {"asked": self.asked, "open_breakers": held}
-        if held:
-            return HealthCheckResult.degraded(f"held back after failures: {', '.join(held)}", **about)
-        return HealthCheckResult.ok("", **about)
+        well = HealthCheckResult.ok("", asked=self.asked, open_breakers=held)
+        return well.or_degraded(f"held back after failures: {', '.join(held)}" if held else "")
 
 
-def get_safeguards() -> Safeguards:
-    """Return the safeguards of this process."""
-    return Safeguards.get_instance()
-
-
+get_safeguards = getter_of(Safeguards)
 reset_safeguards = Safeguards.reset_instance
 
 

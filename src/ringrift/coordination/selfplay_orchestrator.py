@@ -13,17 +13,17 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from ringrift.coordination.event_emitters import emit_selfplay_complete
-from ringrift.coordination.handler_base import SubscribedCoordinator
+from ringrift.coordination.handler_base import StoreCoordinator
 from ringrift.coordination.run_coordinator import get_loop_waker
-from ringrift.engine.blocking import blocking, run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkQueue, WorkState
-from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import RunStatus, read_run_status, run_state
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.work.backpressure import read_announced
 from ringrift.work.coordinator import STRAINED, ConfigSignals, NodeNotes
@@ -87,12 +87,11 @@ class SelfplayTask:
         return (self.games_generated or 0) / self.duration if self.duration > 0 else 0.0
 
 
-class SelfplayOrchestrator(SubscribedCoordinator):
+class SelfplayOrchestrator(StoreCoordinator):
     """Self-play tasks by node and config."""
 
     capability: ClassVar[str] = "scheduling"
     emits: ClassVar[tuple[str, ...]] = ("SELFPLAY_COMPLETE",)
-    answers_instead: ClassVar[frozenset[str]] = frozenset({"get_metrics"})  # which would wait for the store
 
     def __init__(
         self,
@@ -148,9 +147,10 @@ class SelfplayOrchestrator(SubscribedCoordinator):
         store = await self._get_store()
         return "" if store is None else (await read_announced(store.kv)).why_held(self.runtime.now_s())
 
-    def is_paused(self) -> tuple[bool, str]:
+    @blocking(timeout_s=ANSWER_S)
+    async def is_paused(self) -> tuple[bool, str]:
         """Whether backpressure holds self-play back, and why. `ringrift explain` says what else does."""
-        why = run_blocking(self.why_held(), timeout_s=ANSWER_S)
+        why = await self.why_held()
         return bool(why), why
 
     async def stats(self) -> dict[str, Any]:
@@ -181,16 +181,9 @@ class SelfplayOrchestrator(SubscribedCoordinator):
     get_active_tasks = blocking(active_tasks, timeout_s=ANSWER_S)
     get_history = blocking(history, timeout_s=ANSWER_S)
 
-    def get_stats(self) -> dict[str, Any]:
-        return run_blocking(self.stats(), timeout_s=ANSWER_S)
-
-    @reported
-    def get_metrics(self) -> dict[str, Any]:
-        """Without the numbers of the run: health is asked often, and must not wait for the store."""
-        return {"events_heard": self.heard.total(), "last_event_s": self._last_s}
-
-    def get_status(self) -> dict[str, Any]:
-        return {**super().get_status(), **self.get_stats()}
+    @blocking(timeout_s=ANSWER_S)
+    async def get_stats(self) -> dict[str, Any]:
+        return await self.stats()
 
 
 _NUMBERS = (
@@ -323,19 +316,9 @@ def _counted(tasks: Sequence[SelfplayTask], about: Callable[[SelfplayTask], str]
     return dict(found)
 
 
-def get_selfplay_orchestrator() -> SelfplayOrchestrator:
-    """Return the orchestrator of this process."""
-    return SelfplayOrchestrator.get_instance()
-
-
+get_selfplay_orchestrator = getter_of(SelfplayOrchestrator)
 reset_selfplay_orchestrator = SelfplayOrchestrator.reset_instance
-
-
-def wire_selfplay_events(router: UnifiedEventRouter | None = None) -> SelfplayOrchestrator:
-    """Return the orchestrator of this process, subscribed; for another *router*, one of its own."""
-    found = get_selfplay_orchestrator() if router is None else SelfplayOrchestrator(router=router)
-    found.wire()
-    return found
+wire_selfplay_events = SelfplayOrchestrator.wired
 
 
 async def emit_selfplay_completion(

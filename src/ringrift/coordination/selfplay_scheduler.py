@@ -44,6 +44,7 @@ from ringrift.health.run_status import ConfigStatus, RunStatus, read_run_status
 from ringrift.learning.intake import is_claim
 from ringrift.learning.plan.stages import LoopWaker
 from ringrift.learning.situation import stored_status
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import AWAY, STRAINED, ConfigSignals, NodeNote, NodeNotes, heard_by
 from ringrift.work.shares import (
@@ -258,9 +259,6 @@ class SelfplayScheduler(StageDaemon):
             change = {**rates, "change_percent": 100 * (new - old) / old}
             await self._tell("SELFPLAY_RATE_CHANGED", {"config_key": config, **change, "reason": why})
 
-    async def _tell(self, event: str, payload: Mapping[str, Any]) -> None:
-        await (self._own_router or get_router()).publish(event, payload, self.name)
-
     # --- what it shows --------------------------------------------------------------------------------
 
     def get_priorities(self) -> dict[str, float]:
@@ -333,11 +331,8 @@ def _kept(shares: Mapping[str, float], told: list[str]) -> dict[str, float]:
     return {config: shares[config] for config in told}
 
 
-def get_selfplay_scheduler() -> SelfplayScheduler:
-    """Return the scheduler of this process; it hears events once it is started."""
-    return SelfplayScheduler.get_instance()
-
-
+# The scheduler of this process; it hears events once it is started.
+get_selfplay_scheduler = getter_of(SelfplayScheduler)
 reset_selfplay_scheduler = SelfplayScheduler.reset_instance
 
 

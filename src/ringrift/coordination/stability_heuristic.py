@@ -10,7 +10,7 @@ from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.learning.judging import ratings
 from ringrift.learning.judging.ratings import RatedAt, RatingSample, StabilityAssessment, StabilityLevel
-from ringrift.process import process_scope, reset_of
+from ringrift.process import getter_of, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.work.limits import AdjustmentStrategy, DynamicThreshold, ThresholdRules
@@ -98,11 +98,8 @@ class ThresholdManager:
             ) from None
 
 
-def get_threshold_manager() -> ThresholdManager:
-    """Return the thresholds of this process. `memory_warning` is that of its admission, where it has one."""
-    return process_scope().get(ThresholdManager, ThresholdManager)
-
-
+# The thresholds of this process. `memory_warning` is that of its admission, where it has one.
+get_threshold_manager = getter_of(ThresholdManager)
 reset_threshold_manager = reset_of(ThresholdManager)
 
 

@@ -133,13 +133,9 @@ class StaleFallbackDaemon(StageDaemon):
         }
 
     def health_check(self) -> HealthCheckResult:
-        own = (
-            super().health_check().with_details(missing={c: sorted(m) for c, m in self.missing.items() if m})
-        )
-        if own.healthy and (needed := self.needed()):
-            words = "; ".join(f"{what}: {reason}" for what, reason in needed.items())
-            return HealthCheckResult.degraded(words, **own.details)
-        return own
+        missing = {config: sorted(files) for config, files in self.missing.items() if files}
+        needed = "; ".join(f"{what}: {reason}" for what, reason in self.needed().items())
+        return super().health_check().with_details(missing=missing).or_degraded(needed)
 
     def get_status(self) -> dict[str, Any]:
         return {**super().get_status(), "fallbacks": dict(self.needed())}

@@ -13,7 +13,7 @@ from ringrift.data.sync.cluster_view import ClusterView, NodeReportCollector, No
 from ringrift.data.transfer.contract import Pace, Transport
 from ringrift.engine.opening import get_engine, get_engine_blocking, has_store
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope, reset_of
+from ringrift.process import getter_of, process_scope, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.work.backpressure import BackpressureLevel, read_announced
@@ -101,9 +101,6 @@ class SyncDaemonBase(WakingDaemon):
         )
 
 
-def get_node_reports() -> NodeReportCollector:
-    """What events told of nodes in this process: one collector for all who sync."""
-    return process_scope().get(NodeReportCollector, NodeReportCollector)
-
-
+# What events told of nodes in this process: one collector for all who sync.
+get_node_reports = getter_of(NodeReportCollector)
 reset_node_reports = reset_of(NodeReportCollector)

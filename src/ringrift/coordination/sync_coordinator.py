@@ -59,7 +59,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope, reset_of
+from ringrift.process import getter_of, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -376,10 +376,7 @@ class SyncScheduler:
         return HealthCheckResult.ok("", **status.to_dict())
 
 
-def get_sync_scheduler() -> SyncScheduler:
-    return process_scope().get(SyncScheduler, SyncScheduler)
-
-
+get_sync_scheduler = getter_of(SyncScheduler)
 reset_sync_scheduler = reset_of(SyncScheduler)
 
 
@@ -626,11 +623,8 @@ class SyncCoordinator(WiredCoordinator):
         return health
 
 
-def get_sync_coordinator() -> SyncCoordinator:
-    """Return the coordinator of this process; it hears events once it is wired."""
-    return process_scope().get(SyncCoordinator, SyncCoordinator)
-
-
+# The coordinator of this process; it hears events once it is wired.
+get_sync_coordinator = getter_of(SyncCoordinator)
 reset_sync_coordinator = SyncCoordinator.reset_instance
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from ringrift.data.kv_records import KvRecords, for_each, kv_of, one_per_process
+from ringrift.data.kv_records import for_each, kv_of, one_per_process
 from ringrift.data.transfer.deliveries import (
     DeliveryLedger,
     DeliveryRecord,
@@ -27,6 +27,7 @@ from ringrift.data.transfer.deliveries import (
 )
 from ringrift.engine.encoding import is_digest
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.process import reset_of
 from ringrift.runtime import Runtime, system_runtime

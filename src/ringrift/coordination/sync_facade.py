@@ -41,7 +41,7 @@ from ringrift.data.sync.requests import (
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import SingletonMixin
+from ringrift.process import SingletonMixin, getter_of
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 from ringrift.work.shares import split_config
 
@@ -372,9 +372,7 @@ def _split(config_key: str | None) -> tuple[str | None, int | None]:
     return board, players
 
 
-def get_sync_facade() -> SyncFacade:
-    """Return the facade of this process."""
-    return SyncFacade.get_instance()
+get_sync_facade = getter_of(SyncFacade)
 
 
 def reset_sync_facade() -> None:

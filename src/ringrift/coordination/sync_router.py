@@ -34,7 +34,7 @@ from ringrift.data.sync.plan import (
 )
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.run_reports import reported_slowly
-from ringrift.process import process_scope, reset_of
+from ringrift.process import getter_of, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
@@ -77,8 +77,7 @@ class SyncRouter:
     async def cluster_view(self) -> ClusterView:
         return await look_at_cluster(self._plane, self.config, reports=self.reports.reports(self._runtime))
 
-    def _look(self) -> ClusterView:
-        return run_blocking(self.cluster_view())
+    _look = blocking(cluster_view)
 
     # --- where to, where from -------------------------------------------------------------------------
 
@@ -105,6 +104,8 @@ class SyncRouter:
         ]
         return ranked(target_score(cluster_view, node, wanted) for node in fit)[:max_targets]
 
+    _targets = blocking(targets)
+
     def get_sync_targets(
         self,
         data_type: str,
@@ -116,8 +117,7 @@ class SyncRouter:
     ) -> list[ScoredNode]:
         """The nodes that should get data of this type, the first first."""
         # All of them: which ones lack the data is asked below, and only those count.
-        asking = self.targets(data_type, exclude_nodes=exclude_nodes, max_targets=None, size_bytes=size_bytes)
-        found = run_blocking(asking)
+        found = self._targets(data_type, exclude_nodes=exclude_nodes, max_targets=None, size_bytes=size_bytes)
         if board_type is not None or num_players is not None:
             found = [each for each in found if self._lacks(each.node_id, data_type, board_type, num_players)]
         return found[:max_targets]
@@ -162,8 +162,9 @@ class SyncRouter:
 
     # --- what is told to it ---------------------------------------------------------------------------
 
-    def record_sync_success(self, node_id: str, games: int = 0, bytes_transferred: int = 0) -> None:
-        plane = self.plane
+    @blocking
+    async def record_sync_success(self, node_id: str, games: int = 0, bytes_transferred: int = 0) -> None:
+        plane = self._plane or await open_data_plane()
         now_s = plane.runtime.now_s()
         record = SyncRecord(
             host=node_id,
@@ -174,7 +175,7 @@ class SyncRouter:
             games=games,
             bytes_transferred=bytes_transferred,
         )
-        run_blocking(SyncHistory(plane.kv, plane.runtime).add(record))
+        await SyncHistory(plane.kv, plane.runtime).add(record)
 
     def is_under_backpressure(self, node_id: str = "") -> bool:  # noqa: ARG002 - documented signature
         """Whether the queues are too full now, which are one set for all nodes."""
@@ -253,9 +254,5 @@ def _has_room(disk: DiskState | None, size_bytes: int, limit_percent: float) -> 
     return disk.free_bytes - size_bytes > disk.total_bytes * (1 - limit_percent / 100)
 
 
-def get_sync_router() -> SyncRouter:
-    """Return the router of this process."""
-    return process_scope().get(SyncRouter, SyncRouter)
-
-
+get_sync_router = getter_of(SyncRouter)
 reset_sync_router = reset_of(SyncRouter)

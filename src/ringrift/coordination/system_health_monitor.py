@@ -18,7 +18,7 @@ import structlog
 from ringrift.coordination.contracts import coordinator_directory, invoke_health_check
 from ringrift.coordination.coordinator_persistence import SnapshotStore
 from ringrift.coordination.event_router import get_router
-from ringrift.coordination.handler_base import HandlerBase
+from ringrift.coordination.handler_base import HandlerBase, Told
 from ringrift.coordination.unified_health_manager import (
     HealthLevel,
     RecoveryAction,
@@ -65,8 +65,6 @@ __all__ = [
 
 # Names come with the events of other processes, so there is a bound.
 NAMES_MAX = 1000
-
-Told = tuple[str, dict[str, Any]]
 
 
 class Condition(StrEnum):
@@ -327,13 +325,8 @@ class SystemHealthMonitor(HandlerBase):
     def health_check(self) -> HealthCheckResult:
         """Degraded while the level is unknown or the ledger cannot be saved."""
         own = super().health_check().with_details(level=self._level.value, alerts_total=self.alerts.total)
-        if not own.healthy:
-            return own
-        if self._level is HealthLevel.UNKNOWN:
-            return HealthCheckResult.degraded("the health manager is not wired", **own.details)
-        if self._memory_problem:
-            return HealthCheckResult.degraded(self._memory_problem, **own.details)
-        return own
+        unknown = "the health manager is not wired" if self._level is HealthLevel.UNKNOWN else ""
+        return own.or_degraded(unknown or self._memory_problem)
 
     def _level_alert(self, before: HealthLevel, level: HealthLevel) -> dict[str, Any]:
         severity = {HealthLevel.HEALTHY: "info", HealthLevel.DEGRADED: "warning"}.get(level, "error")

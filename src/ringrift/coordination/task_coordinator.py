@@ -12,14 +12,13 @@ lands in the same records. `can_spawn` and its like serve code without a loop; e
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, ParamSpec, TypeVar
 
-from ringrift.coordination.handler_base import WiredCoordinator
+from ringrift.coordination.handler_base import HearingCoordinator
 from ringrift.coordination.safeguards import (
     EmergencyStop,
     Safeguards,
@@ -49,6 +48,7 @@ from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
@@ -63,6 +63,7 @@ from ringrift.work.limits import (
     judge,
 )
 from ringrift.work.tasks import (
+    EndedTotals,
     RunningTask,
     TaskRegistry,
     TaskType,
@@ -117,7 +118,7 @@ ANSWER_S = 10.0
 _ENDS = {"TASK_COMPLETED": "completed", "TASK_FAILED": "failed", "TASK_CANCELLED": "cancelled"}
 
 
-class TaskCoordinator(WiredCoordinator):
+class TaskCoordinator(HearingCoordinator):
     """The coordinator of limits."""
 
     emits = ("TASK_SPAWNED", "TASK_CANCELLED", "TASK_COMPLETED", "TASK_FAILED", "TASK_HEARTBEAT")
@@ -151,8 +152,9 @@ class TaskCoordinator(WiredCoordinator):
         self._counts["refused"] += not answer.ok
         return answer
 
-    def can_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
-        return run_blocking(self.verdict(task_type, node_id), timeout_s=ANSWER_S).as_pair()
+    @blocking(timeout_s=ANSWER_S)
+    async def can_spawn(self, task_type: str, node_id: str = "") -> tuple[bool, str]:
+        return (await self.verdict(task_type, node_id)).as_pair()
 
     # --- the life of a task ---------------------------------------------------------------------------
 
@@ -179,6 +181,7 @@ class TaskCoordinator(WiredCoordinator):
 
     def heartbeat_task(self, task_id: str) -> bool:
         """Say that a task lives; False if nobody registered it."""
+        # The router is told outside of the background loop: its home is another one.
         known = run_blocking(self.admission.registry.heartbeat(task_id), timeout_s=ANSWER_S)
         if known:
             payload = {"task_id": task_id, "node_id": self._runtime.hostname}
@@ -247,40 +250,47 @@ class TaskCoordinator(WiredCoordinator):
             await self._emergency.clear()
         await self.admission.set_state(state, reason, for_s=for_s)
 
-    def get_state(self) -> CoordinatorState:
-        return run_blocking(self.admission.state(), timeout_s=ANSWER_S).state
+    @blocking(timeout_s=ANSWER_S)
+    async def get_state(self) -> CoordinatorState:
+        return (await self.admission.state()).state
 
-    def pause(self, reason: str = "asked for", *, for_s: float | None = None) -> None:
-        run_blocking(self.set_state(CoordinatorState.PAUSED, reason, for_s=for_s), timeout_s=ANSWER_S)
+    @blocking(timeout_s=ANSWER_S)
+    async def pause(self, reason: str = "asked for", *, for_s: float | None = None) -> None:
+        await self.set_state(CoordinatorState.PAUSED, reason, for_s=for_s)
 
-    def drain(self, reason: str = "asked for") -> None:
-        run_blocking(self.set_state(CoordinatorState.DRAINING, reason), timeout_s=ANSWER_S)
+    @blocking(timeout_s=ANSWER_S)
+    async def drain(self, reason: str = "asked for") -> None:
+        await self.set_state(CoordinatorState.DRAINING, reason)
 
-    def resume(self) -> None:
-        run_blocking(self.set_state(CoordinatorState.RUNNING), timeout_s=ANSWER_S)
+    @blocking(timeout_s=ANSWER_S)
+    async def resume(self) -> None:
+        await self.set_state(CoordinatorState.RUNNING)
 
-    def emergency_stop(self, reason: str) -> None:
-        run_blocking(self.set_state(CoordinatorState.EMERGENCY, reason), timeout_s=ANSWER_S)
+    @blocking(timeout_s=ANSWER_S)
+    async def emergency_stop(self, reason: str) -> None:
+        await self.set_state(CoordinatorState.EMERGENCY, reason)
 
-    def reserve_node(self, node_id: str, purpose: str, *, for_s: float = 3600.0) -> bool:
+    @blocking(timeout_s=ANSWER_S)
+    async def reserve_node(self, node_id: str, purpose: str, *, for_s: float = 3600.0) -> bool:
         """Keep a node for one type of task for a while; False if it is kept for another."""
-        keeping = self.admission.registry.reserve(node_id, purpose=purpose, for_s=for_s)
-        return run_blocking(keeping, timeout_s=ANSWER_S)
+        return await self.admission.registry.reserve(node_id, purpose=purpose, for_s=for_s)
 
-    def release_node(self, node_id: str) -> bool:
-        return run_blocking(self.admission.registry.free(node_id), timeout_s=ANSWER_S)
+    @blocking(timeout_s=ANSWER_S)
+    async def release_node(self, node_id: str) -> bool:
+        return await self.admission.registry.free(node_id)
 
     # --- what it knows --------------------------------------------------------------------------------
 
-    def get_tasks(self, task_type: str | None = None, node_id: str | None = None) -> list[RunningTask]:
+    @blocking(timeout_s=ANSWER_S)
+    async def get_tasks(self, task_type: str | None = None, node_id: str | None = None) -> list[RunningTask]:
         """Return what runs now: claims of the work queue and registered tasks."""
         wanted = None if task_type is None else task_type_of(task_type)
-        tasks = run_blocking(self.admission.registry.running(), timeout_s=ANSWER_S)
+        tasks = await self.admission.registry.running()
         return [task for task in tasks if wanted in (None, task.task_type) and node_id in (None, task.node)]
 
     def get_stats(self) -> dict[str, Any]:
         """What runs and how tasks ended, the same in every process; *asked* and *refused* are of this one."""
-        tasks, ended = self.get_tasks(), run_blocking(self.admission.registry.outcomes(), timeout_s=ANSWER_S)
+        tasks, ended = self.get_tasks(), self._ended_so_far()
         return {
             **self.get_metrics(),
             "state": self.get_state().value,
@@ -293,6 +303,10 @@ class TaskCoordinator(WiredCoordinator):
             **self._held_back(),
         }
 
+    @blocking(timeout_s=ANSWER_S)
+    async def _ended_so_far(self) -> EndedTotals:
+        return await self.admission.registry.outcomes()
+
     @reported
     def _held_back(self) -> dict[str, Any]:
         return {"open_breakers": self.admission.open_breakers()}
@@ -303,13 +317,10 @@ class TaskCoordinator(WiredCoordinator):
 
     @reported_health
     def health_check(self) -> HealthCheckResult:
-        if not self._subscriptions:
-            return HealthCheckResult(False, self.status, "not wired", self.get_metrics())
-        if held := self.admission.open_breakers():
-            return HealthCheckResult.degraded(
-                f"held back after failures: {', '.join(held)}", **self.get_metrics()
-            )
-        return HealthCheckResult.ok("", **self.get_metrics())
+        held = self.admission.open_breakers()
+        return (
+            super().health_check().or_degraded(f"held back after failures: {', '.join(held)}" if held else "")
+        )
 
     # --- what others say ------------------------------------------------------------------------------
 
@@ -365,19 +376,9 @@ def _about(task: RunningTask, *, short: bool = False) -> dict[str, Any]:
     return about
 
 
-def get_task_coordinator() -> TaskCoordinator:
-    """Return the coordinator of this process."""
-    return TaskCoordinator.get_instance()
-
-
+get_task_coordinator = getter_of(TaskCoordinator)
 reset_task_coordinator = TaskCoordinator.reset_instance
-
-
-def wire_task_limits(router: UnifiedEventRouter | None = None) -> TaskCoordinator:
-    """Return the coordinator of this process, subscribed; for another *router*, one of its own."""
-    coordinator = get_task_coordinator() if router is None else TaskCoordinator(router=router)
-    coordinator.wire()
-    return coordinator
+wire_task_limits = TaskCoordinator.wired
 
 
 def can_spawn(task_type: TaskType | str, node_id: str = "") -> tuple[bool, str]:
@@ -485,12 +486,9 @@ def coordinate_task(
     _check_decorated(task_type, options)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        @functools.wraps(function)
-        def as_task(*args: P.args, **kwargs: P.kwargs) -> R:
-            with task_context(task_type, emit_events=emit_events, function=function.__name__, **options):
-                return function(*args, **kwargs)
-
-        return as_task
+        # As a decorator a context is made anew for each call.
+        named = task_context(task_type, emit_events=emit_events, function=function.__name__, **options)
+        return named(function)
 
     return decorate
 
@@ -504,14 +502,8 @@ def coordinate_async_task(
     _check_decorated(task_type, options)
 
     def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-        @functools.wraps(function)
-        async def as_task(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with async_task_context(
-                task_type, emit_events=emit_events, function=function.__name__, **options
-            ):
-                return await function(*args, **kwargs)
-
-        return as_task
+        named = async_task_context(task_type, emit_events=emit_events, function=function.__name__, **options)
+        return named(function)
 
     return decorate
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 
-from ringrift.coordination.handler_base import WiredCoordinator
+from ringrift.coordination.handler_base import HearingCoordinator
 from ringrift.coordination.safeguards import get_task_admission
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import blocking
@@ -81,7 +81,7 @@ _UNKNOWN = (
 )
 
 
-class TaskLifecycleCoordinator(WiredCoordinator):
+class TaskLifecycleCoordinator(HearingCoordinator):
     """The coordinator of the lives of tasks."""
 
     emits = ("TASK_ORPHANED", "TASK_ABANDONED")
@@ -235,11 +235,8 @@ class TaskLifecycleCoordinator(WiredCoordinator):
     @reported_health
     def health_check(self) -> HealthCheckResult:
         """Degraded while tasks are missing."""
-        if not self._subscriptions:
-            return HealthCheckResult(False, self.status, "not wired", self.get_metrics())
-        if self._orphans:
-            return HealthCheckResult.degraded(f"{len(self._orphans)} tasks fell silent", **self.get_metrics())
-        return HealthCheckResult.ok("", **self.get_metrics())
+        silent = len(self._orphans)
+        return super().health_check().or_degraded(f"{silent} tasks fell silent" if silent else "")
 
     # --- what is said ---------------------------------------------------------------------------------
 

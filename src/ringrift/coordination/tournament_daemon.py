@@ -24,7 +24,8 @@ from ringrift.learning.judging.ratings import ANCHORS, assess_stability, is_base
 from ringrift.learning.plan.evaluation import TOURNAMENT_STAGE as TOURNAMENT
 from ringrift.learning.plan.evaluation import WANTED_TOPIC, request_details, wanted_games
 from ringrift.learning.plan.orders import RATING
-from ringrift.learning.situation import Situations
+from ringrift.learning.situation import Situation, Situations
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
@@ -94,6 +95,7 @@ class TournamentDaemon(AskedDaemon):
 
     capability: ClassVar[str] = "evaluation"
     plans_as = "tournament_daemon"
+    interval_s = INTERVAL_S
 
     def __init__(
         self,
@@ -102,11 +104,9 @@ class TournamentDaemon(AskedDaemon):
         runtime: Runtime | None = None,
         situations: Situations | None = None,
         rules: TournamentRules | None = None,
-        interval_s: float = INTERVAL_S,
+        interval_s: float | None = None,
     ) -> None:
-        super().__init__(
-            "tournament_daemon", interval_s=interval_s, router=router, runtime=runtime, situations=situations
-        )
+        super().__init__(router=router, runtime=runtime, situations=situations, interval_s=interval_s)
         self.rules = rules or TournamentRules()
         self.requests = 0
 
@@ -114,21 +114,15 @@ class TournamentDaemon(AskedDaemon):
         return {"MODEL_PROMOTED": self._on_promoted}
 
     async def _on_promoted(self, event: RouterEvent) -> None:
-        await self._ask(str(event.payload.get("config_key")))
+        await self._look_at(event.payload.get("config_key"))
 
-    async def _run_cycle(self) -> None:
-        for config in self._situations.all():
-            await self._ask(config)
-
-    async def _ask(self, config: str) -> None:
-        loop = self._situations.loop
-        if loop is None or config not in loop.configs():
+    async def _look(self, situation: Situation) -> None:
+        loop, state = self._situations.loop, situation.state
+        if loop is None:
             return
-        state = loop.state(config)
-        curve = loop.curves.of(state)
-        for request in tournament_requests(state, self._runtime.now_s(), self.rules, curve):
+        for request in tournament_requests(state, self._runtime.now_s(), self.rules, situation.curve):
             self.requests += 1
-            await loop.write(config, request)
+            await loop.write(state.config, request)
 
     @reported_health
     def health_check(self) -> HealthCheckResult:
@@ -150,8 +144,5 @@ class TournamentDaemon(AskedDaemon):
         )
 
 
-def get_tournament_daemon() -> TournamentDaemon:
-    return TournamentDaemon.get_instance()
-
-
+get_tournament_daemon = getter_of(TournamentDaemon)
 reset_tournament_daemon = TournamentDaemon.reset_instance

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ringrift.coordination.handler_base import SubscribedCoordinator
+from ringrift.coordination.handler_base import StoreCoordinator
 from ringrift.coordination.run_coordinator import answers_of, get_loop_waker
 from ringrift.coordination.stale_fallback import StaleFallbackDaemon, create_stale_fallback
 from ringrift.coordination.training_trigger_daemon import (
@@ -26,7 +26,6 @@ from ringrift.coordination.training_trigger_daemon import (
 from ringrift.engine.arguments import check_integer, check_part, check_text
 from ringrift.engine.blocking import blocking, run_blocking, take_in_thread
 from ringrift.engine.ports import WorkItem
-from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -46,6 +45,7 @@ from ringrift.learning.requests import (
     failed_training,
 )
 from ringrift.learning.situation import Situations
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals
 from ringrift.work.shares import PLAYERS_MAX, PLAYERS_MIN, check_config, split_config
@@ -120,11 +120,10 @@ class TrainingRecord:
     model_path: str = ""
 
 
-class TrainingCoordinator(SubscribedCoordinator):
+class TrainingCoordinator(StoreCoordinator):
     """Slots, and the trainings of the run."""
 
     capability: ClassVar[str] = "training_trigger"
-    answers_instead: ClassVar[frozenset[str]] = frozenset({"get_metrics"})  # which would wait for the store
     emits: ClassVar[tuple[str, ...]] = (
         "TRAINING_STARTED",
         "TRAINING_COMPLETED",
@@ -215,7 +214,7 @@ class TrainingCoordinator(SubscribedCoordinator):
 
     def get_history(self, limit: int = 50) -> list[TrainingRecord]:
         """Return ended trainings, newest first, as far back as the run remembers them one by one."""
-        states = self._states()
+        states = self._answers.states()
         found = [_of_slot(job) for job in _not_taken_in(self._running_and_slots()[1], states)]
         for state in states:
             models = {each.job_id: each for each in (*state.models.values(), *state.students.values())}
@@ -225,7 +224,7 @@ class TrainingCoordinator(SubscribedCoordinator):
 
     def get_stats(self) -> dict[str, Any]:
         """The numbers of the run, the same in every process; None is what nobody knows."""
-        states, (running, slots) = self._states(), self._running_and_slots()
+        states, (running, slots) = self._answers.states(), self._running_and_slots()
         ended = Counter("failed" if job.error else "completed" for job in _not_taken_in(slots, states))
         for state in states:
             ended.update(state.trained)
@@ -239,10 +238,6 @@ class TrainingCoordinator(SubscribedCoordinator):
             "cluster_unhealthy": None,  # nothing knows of a cluster yet
         }
 
-    def _states(self) -> list[ConfigState]:
-        run = self._answers.run()
-        return [] if run is None else [run.state(config) for config in run.configs()]
-
     @blocking(timeout_s=ANSWER_S)
     async def _running_and_slots(self) -> tuple[list[TrainingRecord], list[TrainingJob]]:
         """The trainings that run, and those that gave their slots back; nothing without a store."""
@@ -253,14 +248,8 @@ class TrainingCoordinator(SubscribedCoordinator):
         running += [_of_worker(config, item, said.get(item.id)) for config, item in by_workers.items()]
         return running, await self.slots.ended()
 
-    @reported
-    def get_metrics(self) -> dict[str, Any]:
-        """Without the numbers of the run: health is asked often, and must not wait for the store."""
-        about = {"events_heard": self.heard.total(), "last_event_s": self._last_s}
-        return {**about, "refusals": dict(self.refusals)}
-
-    def get_status(self) -> dict[str, Any]:
-        return {**super().get_status(), **self.get_stats()}
+    def _about_itself(self) -> dict[str, Any]:
+        return {"refusals": dict(self.refusals)}
 
 
 def _not_taken_in(slots: Sequence[TrainingJob], states: Sequence[ConfigState]) -> list[TrainingJob]:
@@ -311,19 +300,9 @@ def _of_run(config: str, ended: EndedTraining, model: Model | None) -> TrainingR
     )
 
 
-def get_training_coordinator() -> TrainingCoordinator:
-    """Return the coordinator of this process."""
-    return TrainingCoordinator.get_instance()
-
-
+get_training_coordinator = getter_of(TrainingCoordinator)
 reset_training_coordinator = TrainingCoordinator.reset_instance
-
-
-def wire_training_events(router: UnifiedEventRouter | None = None) -> TrainingCoordinator:
-    """Return the coordinator of this process, subscribed; for another *router*, one of its own."""
-    found = get_training_coordinator() if router is None else TrainingCoordinator(router=router)
-    found.wire()
-    return found
+wire_training_events = TrainingCoordinator.wired
 
 
 # The plain functions may be called from any thread but not on an event loop; those named `async_` are for
@@ -333,34 +312,38 @@ def wire_training_events(router: UnifiedEventRouter | None = None) -> TrainingCo
 _CANCELLED = "whoever asked for the slot was cancelled"
 
 
-def request_training_slot(
+@blocking(timeout_s=ANSWER_S, plus="wait_seconds")
+async def request_training_slot(
     board_type: str, num_players: int | None = None, model_version: str = "", *, wait_seconds: float = 0.0
 ) -> str | None:
     """Take a slot and return the id of the training; None if there is none (`can_train` says why)."""
-    asking = get_training_coordinator().request(
-        _key(board_type, num_players), model_version=model_version, wait_s=wait_seconds
+    config = _key(board_type, num_players)
+    answer = await get_training_coordinator().request(
+        config, model_version=model_version, wait_s=wait_seconds
     )
-    answer = run_blocking(asking, timeout_s=wait_seconds + ANSWER_S)
     return answer.job_id if isinstance(answer, TrainingJob) else None
 
 
-def release_training_slot(
+@blocking(timeout_s=ANSWER_S)
+async def release_training_slot(
     job_id: str, *, model_path: str = "", error: str = "", val_loss: float | None = None
 ) -> bool:
     """Give a slot back and tell how the training ended; False if this process did not hold it."""
-    ending = get_training_coordinator().finish(job_id, model_path=model_path, error=error, val_loss=val_loss)
-    return run_blocking(ending, timeout_s=ANSWER_S)
+    coordinator = get_training_coordinator()
+    return await coordinator.finish(job_id, model_path=model_path, error=error, val_loss=val_loss)
 
 
-def update_training_progress(job_id: str, epochs: int, best_val_loss: float | None = None) -> None:
+@blocking(timeout_s=ANSWER_S)
+async def update_training_progress(job_id: str, epochs: int, best_val_loss: float | None = None) -> None:
     """Say how far a training is; `LeaseLost` when it lost its slot and must stop."""
     slots = get_training_coordinator().slots
-    run_blocking(slots.update(job_id, epochs=epochs, best_val_loss=best_val_loss), timeout_s=ANSWER_S)
+    await slots.update(job_id, epochs=epochs, best_val_loss=best_val_loss)
 
 
-def can_train(board_type: str, num_players: int | None = None) -> tuple[bool, str]:
+@blocking(timeout_s=ANSWER_S)
+async def can_train(board_type: str, num_players: int | None = None) -> tuple[bool, str]:
     """Return whether a slot would be given now, and why not."""
-    return run_blocking(async_can_train(board_type, num_players), timeout_s=ANSWER_S)
+    return await async_can_train(board_type, num_players)
 
 
 @contextmanager

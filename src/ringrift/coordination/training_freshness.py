@@ -11,7 +11,7 @@ from ringrift.data.plane import DataPlane, OpenPlane
 from ringrift.data.sync.freshness import FreshnessCheck, FreshnessConfig, FreshnessResult, judge_freshness
 from ringrift.engine.blocking import blocking
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.process import process_scope, reset_of
+from ringrift.process import getter_of, reset_of
 
 __all__ = [
     "FreshnessChecker",
@@ -44,10 +44,7 @@ class FreshnessChecker(FreshnessCheck):
 TrainingFreshnessChecker = FreshnessChecker
 
 
-def get_freshness_checker() -> FreshnessChecker:
-    return process_scope().get(FreshnessChecker, FreshnessChecker)
-
-
+get_freshness_checker = getter_of(FreshnessChecker)
 reset_freshness_checker = reset_of(FreshnessChecker)
 
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from ringrift.coordination.event_router import get_router
 from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker, get_situations
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -148,8 +147,7 @@ class TrainingTriggerDaemon(StageDaemon):
             self._plateaus[config] = level
             if found is not None and level > before:
                 needed = {"config_key": config, "reason": found.reason}
-                router = self._own_router or get_router()
-                await router.publish("CURRICULUM_ADVANCEMENT_NEEDED", needed, self.name)
+                await self._tell("CURRICULUM_ADVANCEMENT_NEEDED", needed)
 
     def decision(self, config_key: str) -> TrainingDecision:
         """Say whether *config_key* trains now and why."""

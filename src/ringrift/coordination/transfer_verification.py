@@ -20,13 +20,14 @@ from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.sync_durability import DATA_TYPE
 from ringrift.data.artifacts import Receipt
 from ringrift.data.files import compute_file_checksum, set_aside
-from ringrift.data.kv_records import KvRecords, kv_of, one_per_process
+from ringrift.data.kv_records import kv_of, one_per_process
 from ringrift.data.manifest.store import ManifestStore
 from ringrift.data.transfer.deliveries import DeliveryLedger, DeliveryRecord, DeliveryStatus, delivery_id
 from ringrift.data.transfer.service import NAME as TRANSFER
 from ringrift.engine.blocking import blocking
 from ringrift.engine.encoding import is_digest
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import KvRecords
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
 from ringrift.events.catalog.audit import ComponentWiring
@@ -472,13 +473,7 @@ def get_transfer_verifier(
 
 
 reset_transfer_verifier = TransferVerifier.reset_instance
-
-
-def wire_transfer_events(router: UnifiedEventRouter | None = None) -> TransferVerifier:
-    """Return the verifier of this process, subscribed; for another *router*, one of its own."""
-    found = get_transfer_verifier() if router is None else TransferVerifier(router=router)
-    found.wire()
-    return found
+wire_transfer_events = TransferVerifier.wired
 
 
 def verify_transfer(source_path: Path | str, dest_path: Path | str) -> bool:

@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from ringrift.coordination.handler_base import WiredCoordinator
+from ringrift.coordination.handler_base import HearingCoordinator
 from ringrift.coordination.utils import BoundedHistory
 from ringrift.daemons.running import attempt, attempt_async
-from ringrift.engine.run_reports import answers_here, reported, reported_health
+from ringrift.engine.run_reports import answers_here, reported
 from ringrift.errors import ConfigError
 from ringrift.events.event import EventSource, RouterEvent, current_delivery
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.breakers import BreakerConfig, BreakerState, CircuitBreaker
+from ringrift.process import getter_of
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
 
 # What each event means for the health of the system: the one table behind the ledger.
@@ -405,7 +405,7 @@ UNKNOWN_HEALTH = "system health is unknown"
 Recovery = Callable[[], Awaitable[Any]]
 
 
-class UnifiedHealthManager(WiredCoordinator):
+class UnifiedHealthManager(HearingCoordinator):
     """The coordinator of errors, recoveries and system health."""
 
     emits = ("RECOVERY_INITIATED", "RECOVERY_COMPLETED", "RECOVERY_FAILED")
@@ -547,12 +547,6 @@ class UnifiedHealthManager(WiredCoordinator):
         now_s = self._runtime.now_s()
         return {name: now_s - heard_s for name, heard_s in self.ledger.heartbeats_s.items()}
 
-    @reported_health
-    def health_check(self) -> HealthCheckResult:
-        if not self._subscriptions:
-            return HealthCheckResult(False, self.status, "not subscribed", self.get_metrics())
-        return HealthCheckResult.ok("", **self.get_metrics())
-
     @reported
     def get_metrics(self) -> dict[str, Any]:
         return {
@@ -568,9 +562,7 @@ class UnifiedHealthManager(WiredCoordinator):
         score = self._heard_score()
         breakers = self.ledger.open_breakers(self._runtime.now_s())
         return {
-            "name": self.name,
-            "status": self.status.value,
-            "subscribed": self.is_subscribed,
+            **self._life(),
             "system_health_score": None if score is None else round(score, 3),
             "system_health_level": _level(score).value,
             "pause_reasons": self._heard_reasons(),
@@ -646,19 +638,9 @@ def _level(score: float | None) -> HealthLevel:
     return HealthLevel.UNKNOWN if score is None else level_of(score)
 
 
-def get_health_manager() -> UnifiedHealthManager:
-    """Return the health manager of this process."""
-    return UnifiedHealthManager.get_instance()
-
-
+get_health_manager = getter_of(UnifiedHealthManager)
 reset_health_manager = UnifiedHealthManager.reset_instance
-
-
-def wire_health_events(router: UnifiedEventRouter | None = None) -> UnifiedHealthManager:
-    """Return the health manager of this process, subscribed; for another *router*, one of its own."""
-    manager = get_health_manager() if router is None else UnifiedHealthManager(router=router)
-    manager.wire()
-    return manager
+wire_health_events = UnifiedHealthManager.wired
 
 
 def get_system_health_score() -> float:

@@ -138,12 +138,10 @@ class QueuePopulatorDaemon(StageDaemon):
         super().__init__("queue_populator_daemon", cycle_interval=INTERVAL_S, router=router, runtime=runtime)
         self.populator = get_queue_populator() if populator is None else populator
         check_part("populator", self.populator, UnifiedQueuePopulator)
-        self._wired_here = False
+        self._unwire: Callable[[], None] | None = None
 
     async def _on_start(self) -> None:
-        # One that somebody else has wired stays wired when this daemon stops.
-        self._wired_here = not self.populator.is_subscribed
-        self.populator.wire()
+        self._unwire = self.populator.wire_for()
 
     async def _run_cycle(self) -> None:
         supply = await self.populator.look()
@@ -151,8 +149,8 @@ class QueuePopulatorDaemon(StageDaemon):
             get_loop_waker().ring("there is room for work")
 
     async def _on_stop(self) -> None:
-        if self._wired_here:
-            self.populator.unwire()
+        if self._unwire is not None:
+            self._unwire()
 
     def get_status(self) -> dict[str, Any]:
         return {**super().get_status(), **self.populator.get_stats()}
@@ -166,13 +164,7 @@ def get_queue_populator(limits: SupplyLimits | None = None) -> UnifiedQueuePopul
 
 
 reset_queue_populator = UnifiedQueuePopulator.reset_instance
-
-
-def wire_supply_events(router: UnifiedEventRouter | None = None) -> UnifiedQueuePopulator:
-    """Return the populator of this process, subscribed; for another *router*, one of its own."""
-    found = get_queue_populator() if router is None else UnifiedQueuePopulator(router=router)
-    found.wire()
-    return found
+wire_supply_events = UnifiedQueuePopulator.wired
 
 
 def create_queue_populator_daemon(

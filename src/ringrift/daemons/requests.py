@@ -22,6 +22,7 @@ from ringrift.daemons.supervisor import Supervisor
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Entry, KeyValue
+from ringrift.engine.records import read_record, read_records
 from ringrift.errors import ConfigError, Corrupt, RevisionMismatch, RingRiftError
 from ringrift.runtime import Runtime
 
@@ -98,12 +99,11 @@ class DaemonRequests:
         return request
 
     async def get(self, daemon: str) -> DaemonRequest | None:
-        entry = await self._kv.get(REQUESTS + daemon)
-        return None if entry is None else decode_entry(entry, DaemonRequest)
+        return await read_record(self._kv, REQUESTS + daemon, DaemonRequest)
 
     async def all(self) -> dict[str, DaemonRequest]:
         """All of them, by daemon."""
-        found = [decode_entry(entry, DaemonRequest) for entry in await self._kv.entries(REQUESTS)]
+        found = await read_records(self._kv, REQUESTS, DaemonRequest)
         return {request.daemon: request for request in found}
 
     async def stops(self) -> dict[str, DaemonRequest]:

@@ -13,6 +13,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from ringrift.back_off import back_off_s
 from ringrift.daemons.types import DaemonCategory, DaemonType, RestartTier
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
@@ -108,7 +109,8 @@ def on_crash(
     record = replace(record, in_a_row=in_a_row, recent_s=kept, last_error=error)
     if in_a_row > policy.max_restarts or len(kept) >= policy.hourly_max:
         return _budget_spent(record, policy, now_s=now_s)
-    delay_s = 0.0 if stable else _backoff_s(policy, in_a_row, luck)
+    waits_s = back_off_s(in_a_row, first_s=policy.delay_s, longest_s=policy.delay_s_max)
+    delay_s = 0.0 if stable else waits_s * (1.0 + policy.jitter_share * luck)
     if kept:
         delay_s = max(delay_s, policy.cooldown_s - ran_s)
     was_looping = record.within(CRASH_LOOP_WINDOW_S, now_s=now_s) >= CRASH_LOOP_RESTARTS
@@ -122,11 +124,6 @@ def on_crash(
 def clear(record: RestartRecord) -> RestartRecord:
     """Forget the crashes; keep the total."""
     return RestartRecord(total=record.total)
-
-
-def _backoff_s(policy: RestartPolicy, attempt: int, luck: float) -> float:
-    doubled = policy.delay_s * 2.0 ** min(attempt - 1, 30)
-    return min(doubled, policy.delay_s_max) * (1.0 + policy.jitter_share * luck)
 
 
 def _budget_spent(

@@ -1,9 +1,4 @@
-"""Records in the key-value port: read with their type, changed by compare-and-swap, and mirrored; and the
-history of what was decided.
-
-Every store of the data plane that several processes change goes through `change`: it reads, asks what the
-record should become, and writes only if nobody was faster.
-"""
+"""Records of the data plane in the key-value port: histories, mirrors, and what was decided."""
 
 from __future__ import annotations
 
@@ -17,10 +12,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from ringrift.engine.arguments import check_database
-from ringrift.engine.encoding import NOT_NEEDED, decode_entry, decode_value
+from ringrift.engine.encoding import decode_value
 from ringrift.engine.opening import engine_at, engine_on_demand
 from ringrift.engine.ports import Change, ChangePage, Entry, KeyValue, WriteGuard
-from ringrift.errors import AlreadyExists, ConfigError, RevisionMismatch, Unavailable
+from ringrift.engine.records import KvRecords
+from ringrift.errors import ConfigError
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime
 
@@ -28,71 +24,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 R = TypeVar("R")
 
-TRIES_MAX = 50
 AT_ONCE_MAX = 500
-
-
-class KvRecords(Generic[T]):
-    """Records of one type under one prefix. *advice* is what to do about one that cannot be read."""
-
-    def __init__(self, kv: KeyValue, prefix: str, kind: type[T], *, advice: str = NOT_NEEDED) -> None:
-        self._kv, self.prefix, self._kind, self._advice = kv, prefix, kind, advice
-
-    def key(self, name: str) -> str:
-        return self.prefix + name
-
-    async def get(self, name: str) -> T | None:
-        entry = await self._kv.get(self.key(name))
-        return None if entry is None else self.read(entry)
-
-    async def all(self, under: str = "") -> list[T]:
-        return [self.read(entry) for entry in await self._kv.entries(self.key(under))]
-
-    async def put(self, name: str, record: T, *, ttl_s: float | None = None) -> None:
-        await self._kv.put(self.key(name), msgspec.json.encode(record), ttl_s=ttl_s)
-
-    async def create(self, name: str, record: T, *, ttl_s: float | None = None) -> bool:
-        """Store a new record; False if there is one."""
-        try:
-            await self._kv.create(self.key(name), msgspec.json.encode(record), ttl_s=ttl_s)
-        except AlreadyExists:
-            return False
-        return True
-
-    async def delete(self, name: str) -> bool:
-        return await self._kv.delete(self.key(name))
-
-    async def change(
-        self,
-        name: str,
-        step: Callable[[T | None], T | None],
-        *,
-        ttl_s: float | Callable[[T], float | None] | None = None,
-    ) -> T | None:
-        """Replace the record by what *step* makes of it; None from *step* leaves it as it is.
-
-        How long it stays may follow from what it became. Returns what *step* returned. `Unavailable` if
-        others change it all the time.
-        """
-        for _ in range(TRIES_MAX):
-            entry = await self._kv.get(self.key(name))
-            after = step(None if entry is None else self.read(entry))
-            if after is None:
-                return None
-            value = msgspec.json.encode(after)
-            stays_s = ttl_s(after) if callable(ttl_s) else ttl_s
-            try:
-                if entry is None:
-                    await self._kv.create(self.key(name), value, ttl_s=stays_s)
-                else:
-                    await self._kv.update(entry.key, value, revision=entry.revision, ttl_s=stays_s)
-            except (AlreadyExists, RevisionMismatch):
-                continue
-            return after
-        raise Unavailable(f"{self.key(name)!r} changes faster than it can be written")
-
-    def read(self, entry: Entry) -> T:
-        return decode_entry(entry, self._kind, advice=self._advice)
 
 
 class KvHistory(KvRecords[T]):

@@ -23,12 +23,13 @@ import msgspec
 import structlog
 
 from ringrift.data.files import compute_file_checksum
-from ringrift.data.kv_records import KvRecords, kv_of
+from ringrift.data.kv_records import kv_of
 from ringrift.data.protection.promises import PINS
 from ringrift.data.table_merge import Merged, RecordTable, merge_database
 from ringrift.engine.encoding import check_digest
 from ringrift.engine.leases import LeaseConfig, NamedLease
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import KvRecords
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost
 from ringrift.files import make_folders, sync_folder

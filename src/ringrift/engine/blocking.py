@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -81,23 +82,48 @@ def blocking(call: Callable[P, Coroutine[Any, Any, T]], *, timeout_s: float = 30
 
 
 @overload
-def blocking(*, timeout_s: float) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, T]]: ...
+def blocking(
+    *, timeout_s: float, plus: str = ""
+) -> Callable[[Callable[P, Coroutine[Any, Any, T]]], Callable[P, T]]: ...
 
 
-def blocking(call: Any = None, *, timeout_s: float = 30.0) -> Any:
+def blocking(call: Any = None, *, timeout_s: float = 30.0, plus: str = "") -> Any:
     """Return the twin of an async function or method for code without an event loop.
 
     `plain = blocking(in_a_loop)` where both have a name, and above the function as a decorator where only the
-    blocking one has. The whole body runs on the background loop, so nothing in it may block.
+    blocking one has. The whole body runs on the background loop, so nothing in it may block; what asks the
+    store by a blocking call of its own, such as `reported`, stays outside.
+
+    *plus* names the argument that says how long the call itself may wait, which comes on top of *timeout_s*:
+    its own error then comes before the time-out of the twin.
     """
     if call is None:
-        return functools.partial(blocking, timeout_s=timeout_s)
+        return functools.partial(blocking, timeout_s=timeout_s, plus=plus)
+    own_wait_s = _own_wait_of(call, plus) if plus else _no_wait
 
     @functools.wraps(call)
     def run(*args: Any, **kwargs: Any) -> Any:
-        return run_blocking(call(*args, **kwargs), timeout_s=timeout_s)
+        limit_s = timeout_s + own_wait_s(*args, **kwargs)
+        return run_blocking(call(*args, **kwargs), timeout_s=limit_s)
 
     return run
+
+
+def _own_wait_of(call: Callable[..., Any], name: str) -> Callable[..., float]:
+    """Return what reads off the arguments of a call how long it may wait itself."""
+    signature = inspect.signature(call)
+    default = signature.parameters[name].default
+
+    def own_wait_s(*args: Any, **kwargs: Any) -> float:
+        wait_s: float = signature.bind(*args, **kwargs).arguments.get(name, default)
+        check_wait(name, wait_s)
+        return wait_s
+
+    return own_wait_s
+
+
+def _no_wait(*_args: Any, **_kwargs: Any) -> float:
+    return 0.0
 
 
 async def take_in_thread(take: Callable[[], T], give_back: Callable[[T], object]) -> T:

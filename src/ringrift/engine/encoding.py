@@ -111,16 +111,20 @@ def decode_json(what: str, text: bytes) -> dict[str, Any]:
 NOT_NEEDED = "Delete the key if it is not needed"
 
 
-def decode_entry(entry: Entry, kind: type[T], *, advice: str = NOT_NEEDED) -> T:
-    """Read a value of the key-value store as *kind*; `Corrupt` with the key for anything else."""
-    return decode_value(entry.key, entry.value, kind, advice=advice)
+def decode_entry(entry: Entry, kind: type[T], *, advice: str = NOT_NEEDED, what: str = "") -> T:
+    """Read a value of the key-value store as *kind*; `Corrupt` with the key for anything else.
+
+    *what* says what was found instead, where the name of the type says it badly.
+    """
+    return decode_value(entry.key, entry.value, kind, advice=advice, what=what)
 
 
-def decode_value(key: str, value: bytes, kind: type[T], *, advice: str = NOT_NEEDED) -> T:
+def decode_value(key: str, value: bytes, kind: type[T], *, advice: str = NOT_NEEDED, what: str = "") -> T:
     try:
         return decode_as(value, kind)
     except UNREADABLE as error:
-        found = f"its value is no {kind.__name__} ({storable_text(error, chars_max=_ERROR_CHARS_MAX)})"
+        why = storable_text(error, chars_max=_ERROR_CHARS_MAX)
+        found = f"{what or f'its value is no {kind.__name__}'} ({why})"
         raise Corrupt(key, found=found, advice=advice) from None
 
 

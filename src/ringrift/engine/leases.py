@@ -20,7 +20,7 @@ import structlog
 
 from ringrift.decoding import decode_as
 from ringrift.engine.arguments import check_key, check_lease, check_seconds, check_text, check_wait
-from ringrift.engine.encoding import UNREADABLE
+from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.limits import LEASE_S_MAX
 from ringrift.engine.ports import Entry, KeyValue
 from ringrift.engine.waiting import entry_changed
@@ -28,7 +28,6 @@ from ringrift.errors import (
     AlreadyExists,
     ConfigError,
     Conflict,
-    Corrupt,
     LeaseLost,
     RevisionMismatch,
     Unavailable,
@@ -331,12 +330,7 @@ def _what_ended(group: BaseExceptionGroup) -> BaseException:
 
 
 def _seen(entry: Entry) -> LeaseHolder:
-    try:
-        record = decode_as(entry.value, LeaseRecord)
-    except UNREADABLE as error:
-        raise Corrupt(
-            entry.key, found=f"this is no lease ({error})", advice="Delete the key if it is not needed"
-        ) from error
+    record = decode_entry(entry, LeaseRecord, what="this is no lease")
     return LeaseHolder(record.holder, record.token or entry.revision, entry.expires_s)
 
 

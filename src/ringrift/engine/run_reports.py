@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import existing_engine
+from ringrift.engine.records import read_record
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
@@ -103,12 +103,13 @@ class ReportedGetter(NamedTuple):
 def reported_getters(thing: object) -> Iterator[ReportedGetter]:
     """All that may be asked of *thing*, with what its base classes answer by themselves.
 
-    Not those of base classes that *thing* lists in `answers_instead`: nobody asks them any more.
+    Of a name that *thing* lists in `answers_instead` only what it answers itself, and not what its other base
+    classes would: nobody asks those any more.
     """
     instead: frozenset[str] = getattr(thing, "answers_instead", frozenset())
     for home in type(thing).__mro__:
         for name, getter in vars(home).items():
-            if name in instead and home is not type(thing):
+            if name in instead and getter is not getattr(type(thing), name):
                 continue
             if (waits := getattr(getter, _MARK, None)) is not None:
                 yield ReportedGetter(_key(thing, getter), functools.partial(getter, thing), waits)
@@ -150,8 +151,7 @@ def read_report() -> RunReport | None:
 
 async def _stored() -> RunReport | None:
     engine = await existing_engine()
-    entry = None if engine is None else await engine.kv.get(REPORT_KEY)
-    return None if entry is None else decode_entry(entry, RunReport)
+    return None if engine is None else await read_record(engine.kv, REPORT_KEY, RunReport)
 
 
 def unknown(document: Mapping[str, Any]) -> dict[str, Any]:

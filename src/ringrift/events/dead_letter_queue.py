@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from ringrift.back_off import back_off_s
 from ringrift.engine.arguments import check_database
 from ringrift.errors import RingRiftError, described
 from ringrift.events.dead_letter_store import (
@@ -232,8 +233,7 @@ class DeadLetterQueue(SingletonMixin):
     def _is_due(self, retries: int, last_retry_at: str | None) -> bool:
         if last_retry_at is None:
             return True
-        # The exponent is bounded: another program may have written a count that would overflow.
-        backoff_s = min(self.base_backoff * 2.0 ** min(retries, 60), self.max_backoff)
+        backoff_s = back_off_s(retries + 1, first_s=self.base_backoff, longest_s=self.max_backoff)
         waited_s = self._runtime.now_s() - seconds_of(last_retry_at)
         return waited_s >= backoff_s or waited_s < 0  # the clock was set back
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from ringrift.back_off import back_off_s
 from ringrift.errors import ConfigError
 
 __all__ = ["BreakerConfig", "BreakerState", "CircuitBreaker"]
@@ -59,7 +60,7 @@ class CircuitBreaker:
             # A call that began before it opened says nothing new: only a trial makes the wait longer.
             if self.state(now_s) is BreakerState.OPEN:
                 return replace(self, failures=failures)
-            longer = min(self.cooldown_s * 2, self.config.cooldown_s_max)
+            longer = back_off_s(2, first_s=self.cooldown_s, longest_s=self.config.cooldown_s_max)
             return replace(self, failures=failures, opened_s=now_s, cooldown_s=longer)
         if failures < self.config.failures_max:
             return replace(self, failures=failures)

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from ringrift.decoding import decoder_of
-from ringrift.engine.encoding import UNREADABLE, decode_entry
+from ringrift.engine.encoding import decode_value
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import read_record, write_record
 from ringrift.errors import AlreadyExists, Corrupt
 
 STATUS_KEY = "learning/status"
@@ -200,17 +200,10 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     paused: dict[str, Any] | None = None  # who paused the whole run: {reason, by, at_s}
 
 
-_decoder = decoder_of(RunStatus)
-
-
 def decode_run_status(value: bytes) -> RunStatus:
     """Raises `Corrupt` for a status of another version."""
-    try:
-        return _decoder.decode(value)
-    except UNREADABLE as error:
-        raise Corrupt(
-            STATUS_KEY, found=f"not a status of this version: {error}", advice="`ringrift run` writes it anew"
-        ) from None
+    advice = "`ringrift run` writes it anew"
+    return decode_value(STATUS_KEY, value, RunStatus, advice=advice, what="not a status of this version")
 
 
 async def read_run_status(kv: KeyValue) -> RunStatus | None:
@@ -249,12 +242,11 @@ class RunChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_run_choice(kv: KeyValue) -> RunChoice | None:
     """What the last run on this folder did."""
-    entry = await kv.get(CHOICE_KEY)
-    return None if entry is None else decode_entry(entry, RunChoice)
+    return await read_record(kv, CHOICE_KEY, RunChoice)
 
 
 async def write_run_choice(kv: KeyValue, choice: RunChoice) -> None:
-    await kv.put(CHOICE_KEY, msgspec.json.encode(choice))
+    await write_record(kv, CHOICE_KEY, choice)
 
 
 # What a run is known by where its files are kept and deleted, too: its name, its facts, who leads.

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 import structlog
 
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine, NewWork, WorkItem, WorkState
+from ringrift.engine.records import read_record, write_record
 from ringrift.engine.work_rules import HOLDS, WORK_LEASES
 from ringrift.errors import ConfigError
 from ringrift.learning.announcements import Announcer
@@ -263,14 +263,13 @@ class Controller:
                 self._announcer.note(fact, ledger.state)
 
     async def _read_seen_end(self) -> int:
-        entry = await self._engine.kv.get(SEEN_END_KEY)
-        return 0 if entry is None else decode_entry(entry, int)
+        return await read_record(self._engine.kv, SEEN_END_KEY, int) or 0
 
     async def remember_seen_end(self) -> None:
         """Keep how far the ends of work were taken in, so that the next start goes on from there."""
         seen = self._seen_end
         if seen != self._kept_end:
-            await self._engine.kv.put(SEEN_END_KEY, msgspec.json.encode(seen))
+            await write_record(self._engine.kv, SEEN_END_KEY, seen)
             self._kept_end = seen
 
     # --- one pass ------------------------------------------------------------------------------------------

@@ -27,7 +27,8 @@ import structlog
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Claimant, Engine, KeyValue, NewWork, WorkState
-from ringrift.errors import AlreadyExists, ConfigError, Corrupt, Unavailable
+from ringrift.engine.records import KvRecords, read_records, write_record
+from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.events.event import RouterEvent
 from ringrift.files import create_file, make_folders, remove_file
 from ringrift.foreign_files.content_kinds import VALUES, ContentKind, content_kind
@@ -530,13 +531,13 @@ async def keep_waiting(kv: KeyValue, event: RouterEvent, why: str) -> None:
         payload=event.payload,
         reason=why,
     )
-    await kv.put(WAITING + event.event_id, msgspec.json.encode(claim))
+    await write_record(kv, WAITING + event.event_id, claim)
     log.info("pipeline.claim_waits", event_type=event.event_type, source=event.source, reason=why)
 
 
 async def waiting_claims(kv: KeyValue) -> list[WaitingClaim]:
     """The oldest first."""
-    found = [decode_entry(entry, WaitingClaim) for entry in await kv.entries(WAITING)]
+    found = await read_records(kv, WAITING, WaitingClaim)
     return sorted(found, key=lambda claim: claim.at_s)
 
 
@@ -578,13 +579,11 @@ async def keep_refusal(claim: RefusedClaim) -> None:
     engine = await existing_engine()
     if engine is None or len(await engine.kv.entries(PREFIX)) >= KEPT_MAX:
         return
-    try:
-        await engine.kv.create(PREFIX + claim.event_id, msgspec.json.encode(claim), ttl_s=KEPT_S)
-    except AlreadyExists:
-        return  # another process heard it too
+    # Another process may have heard it, too.
+    await KvRecords(engine.kv, PREFIX, RefusedClaim).create(claim.event_id, claim, ttl_s=KEPT_S)
 
 
 async def refused_claims(kv: KeyValue) -> list[RefusedClaim]:
     """The newest first."""
-    found = [decode_entry(entry, RefusedClaim) for entry in await kv.entries(PREFIX)]
+    found = await read_records(kv, PREFIX, RefusedClaim)
     return sorted(found, key=lambda claim: -claim.at_s)[:SHOWN]

@@ -12,6 +12,7 @@ import structlog
 
 from ringrift.daemons.running import call_async
 from ringrift.engine.ports import Engine, KeyValue
+from ringrift.engine.records import write_record
 from ringrift.engine.work_rules import HOLDS
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import EXPLAIN_PREFIX, STATUS_KEY, RunStatus, read_run_choice
@@ -77,7 +78,7 @@ class StatusWriter:
     async def write(self, state: str) -> None:
         """Store the status, why each config does or does not do something, and how far the run has come."""
         kv = self._engine.kv
-        await kv.put(STATUS_KEY, msgspec.json.encode(await self.status_view(state)))
+        await write_record(kv, STATUS_KEY, await self.status_view(state))
         for config, plan in self._controller.plans.items():
             told = msgspec.json.encode(plan.explanations)
             if told != self._told.get(config):

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-import msgspec
 import structlog
 
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Blobs, KeyValue
+from ringrift.engine.records import change_record, read_record
 from ringrift.errors import Conflict, Corrupt, DigestMismatch
 from ringrift.files import (
     create_file,
@@ -145,7 +144,6 @@ class ChampionPointers:
         change = len(state.promotions) + state.rollbacks
         if not change:
             return
-        key = champion_key(state.config)
         model = None if state.champion is None else state.models[state.champion]
         wanted = Champion(
             config=state.config,
@@ -159,22 +157,20 @@ class ChampionPointers:
             ),
             change=change,
         )
-        entry = await self._kv.get(key)
-        if entry is None:
-            await self._kv.create(key, msgspec.json.encode(wanted))
-            return
-        present = decode_entry(entry, Champion)
-        if present == wanted:
-            return
-        # An earlier version wrote less of the same change.
-        if present.change > change or (present.change == change and present.model != wanted.model):
-            raise Conflict(f"the champion of {state.config} was changed by another process")
-        await self._kv.update(key, msgspec.json.encode(wanted), revision=entry.revision)
+
+        def swapped(present: Champion | None) -> Champion | None:
+            if present is None:
+                return wanted
+            # An earlier version wrote less of the same change.
+            if present.change > change or (present.change == change and present.model != wanted.model):
+                raise Conflict(f"the champion of {state.config} was changed by another process")
+            return None if present == wanted else wanted
+
+        await change_record(self._kv, champion_key(state.config), Champion, swapped)
 
 
 async def read_champion(kv: KeyValue, config: str) -> Champion | None:
-    entry = await kv.get(champion_key(config))
-    return None if entry is None else decode_entry(entry, Champion)
+    return await read_record(kv, champion_key(config), Champion)
 
 
 def champion_key(config: str) -> str:

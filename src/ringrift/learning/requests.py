@@ -10,18 +10,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
 import structlog
 
-from ringrift.decoding import decoder_of
 from ringrift.engine.arguments import check_integer
-from ringrift.engine.encoding import UNREADABLE, decode_entry
+from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder, lease_key
 from ringrift.engine.opening import get_engine, has_store
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue
+from ringrift.engine.records import KvRecords, read_record, read_records, write_record
 from ringrift.engine.work_rules import (
     ALL_WORK,
     EMERGENCY_WORK,
@@ -69,11 +69,10 @@ class Pauses:
 
     async def set(self, config: str, pause: Pause) -> None:
         """From the moment this returns nothing of *config* is claimed."""
-        await self._kv.put(hold_key(config), msgspec.json.encode(pause))
+        await write_record(self._kv, hold_key(config), pause)
 
     async def get(self, config: str) -> Pause | None:
-        entry = await self._kv.get(hold_key(config))
-        return None if entry is None else decode_entry(entry, Pause)
+        return await read_record(self._kv, hold_key(config), Pause)
 
     async def end(self, configs: Iterable[str]) -> list[str]:
         """Let *configs* go on; return those that were paused."""
@@ -121,31 +120,47 @@ def asked_about(prefix: str, entries: Iterable[Entry]) -> set[str]:
     return {key.removeprefix(prefix).partition("/")[0] for key in keys}
 
 
-class RecallRequests:
-    """The recalls, and withdrawals of recalls, that are not facts yet."""
+class Dated(Protocol):
+    """What says when it was asked for."""
+
+    @property
+    def at_s(self) -> float: ...
+
+
+R = TypeVar("R", bound=Dated)
+
+
+class WaitingRequests(Generic[R]):
+    """Requests of one kind, by config and name, that are not facts yet."""
+
+    def __init__(self, records: KvRecords[R], name_of: Callable[[R], str]) -> None:
+        self._records, self._name_of = records, name_of
+
+    async def add(self, config: str, request: R) -> None:
+        """Ask for *request*; the newest of a name counts."""
+        await self._records.put(_place(config, self._name_of(request)), request)
+
+    async def waiting(self, config: str) -> list[R]:
+        """The requests for *config*, oldest first."""
+        return sorted(await self._records.all(f"{quoted(config)}/"), key=lambda request: request.at_s)
+
+    async def is_waiting(self, config: str, name: str) -> bool:
+        return await self._records.has(_place(config, name))
+
+    async def remove(self, config: str, request: R) -> None:
+        """The request is a fact; one that was replaced since stays."""
+        await self._records.delete_if(_place(config, self._name_of(request)), request)
+
+
+def _place(config: str, name: str) -> str:
+    return f"{quoted(config)}/{quoted(name)}"
+
+
+class RecallRequests(WaitingRequests[Recalled]):
+    """The recalls, and withdrawals of recalls, by their ids."""
 
     def __init__(self, kv: KeyValue) -> None:
-        self._kv = kv
-
-    async def add(self, config: str, recall: Recalled) -> None:
-        """Ask for *recall*; the newest request of an id counts."""
-        await self._kv.put(_recall_key(config, recall.recall_id), msgspec.json.encode(recall))
-
-    async def waiting(self, config: str) -> list[Recalled]:
-        """The requests for *config*, oldest first."""
-        entries = await self._kv.entries(f"{RECALL_PREFIX}{quoted(config)}/")
-        found = [decode_entry(entry, Recalled) for entry in entries]
-        return sorted(found, key=lambda recall: recall.at_s)
-
-    async def is_waiting(self, config: str, recall_id: str) -> bool:
-        return await self._kv.get(_recall_key(config, recall_id)) is not None
-
-    async def remove(self, config: str, recall: Recalled) -> None:
-        """The request is a fact; one that was replaced since stays."""
-        key = _recall_key(config, recall.recall_id)
-        entry = await self._kv.get(key)
-        if entry is not None and entry.value == msgspec.json.encode(recall):
-            await self._kv.delete(key, revision=entry.revision)
+        super().__init__(KvRecords(kv, RECALL_PREFIX, Recalled), lambda recall: recall.recall_id)
 
 
 def is_news(state: ConfigState, recall: Recalled) -> bool:
@@ -154,10 +169,6 @@ def is_news(state: ConfigState, recall: Recalled) -> bool:
     if known is None:
         return not recall.withdrawn
     return msgspec.structs.replace(known, at_s=recall.at_s) != recall
-
-
-def _recall_key(config: str, recall_id: str) -> str:
-    return f"{RECALL_PREFIX}{quoted(config)}/{quoted(recall_id)}"
 
 
 # Workers that are set aside, told to them; and what people ask for about workers.
@@ -170,41 +181,18 @@ def _recall_key(config: str, recall_id: str) -> str:
 WORKER_PREFIX = "learning/worker_request/"
 
 Request = WorkerSetAside | WorkerResumed
-_decode = decoder_of(Request).decode
 
 
-class StandingRequests:
-    """The requests about workers that are not facts yet."""
+def _request_records(kv: KeyValue) -> KvRecords[Request]:
+    kind = cast("type[Request]", Request)
+    return KvRecords(kv, WORKER_PREFIX, kind, advice="Delete the key", what="no request")
+
+
+class StandingRequests(WaitingRequests[Request]):
+    """The requests about workers, by the worker."""
 
     def __init__(self, kv: KeyValue) -> None:
-        self._kv = kv
-
-    async def add(self, config: str, request: Request) -> None:
-        """Ask for *request*; the newest of a worker counts."""
-        await self._kv.put(_worker_key(config, request.worker), msgspec.json.encode(request))
-
-    async def waiting(self, config: str) -> list[Request]:
-        """The requests for *config*, oldest first."""
-        found = [read_request(entry) for entry in await self._kv.entries(f"{WORKER_PREFIX}{quoted(config)}/")]
-        return sorted(found, key=lambda request: request.at_s)
-
-    async def is_waiting(self, config: str, worker: str) -> bool:
-        return await self._kv.get(_worker_key(config, worker)) is not None
-
-    async def remove(self, config: str, request: Request) -> None:
-        """The request is a fact; one that was replaced since stays."""
-        entry = await self._kv.get(_worker_key(config, request.worker))
-        if entry is not None and entry.value == msgspec.json.encode(request):
-            await self._kv.delete(entry.key, revision=entry.revision)
-
-
-def read_request(entry: Entry) -> Request:
-    """What is stored of a request; `Corrupt` with the key for anything else."""
-    try:
-        request: Request = _decode(entry.value)
-    except UNREADABLE as error:
-        raise Corrupt(entry.key, found=f"no request ({error})", advice="Delete the key") from None
-    return request
+        super().__init__(_request_records(kv), lambda request: request.worker)
 
 
 def changes_standing(state: ConfigState, request: Request, now_s: float) -> bool:
@@ -228,10 +216,6 @@ async def tell_set_aside(kv: KeyValue, aside: dict[str, SetAside]) -> None:
             await kv.put(key, value)
     for key in told.keys() - wanted.keys():
         await kv.delete(key)
-
-
-def _worker_key(config: str, worker: str) -> str:
-    return f"{WORKER_PREFIX}{quoted(config)}/{quoted(worker)}"
 
 
 # Who may train now: one training per config, and a few in all, whether workers or others do it.
@@ -398,9 +382,7 @@ class TrainingSlots:
 
     async def ended(self) -> list[TrainingJob]:
         """Return the trainings that had a slot and gave it back, oldest first, in whichever process."""
-        return [
-            decode_entry(each, TrainingJob) for each in await (await self._open_engine()).kv.entries(ENDED)
-        ]
+        return await read_records((await self._open_engine()).kv, ENDED, TrainingJob)
 
     async def update(self, job_id: str, *, epochs: int, best_val_loss: float | None = None) -> None:
         """Say how far a training is; `LeaseLost` when it has lost its slot and must stop."""
@@ -426,8 +408,7 @@ class TrainingSlots:
         """Return the trainings that have a slot, in whichever process."""
         kv = (await self._open_engine()).kv
         found = []
-        for entry in await kv.entries(JOBS):
-            job = decode_entry(entry, TrainingJob)
+        for job in await read_records(kv, JOBS, TrainingJob):
             holder = await lease_holder(kv, config_lease(job.config_key))
             # What a dead trainer wrote stays until the next one overwrites it; its lease tells.
             if holder is not None and holder.holder == job.holder:
@@ -503,7 +484,7 @@ class TrainingSlots:
             log.error("training.slot_lost", job_id=job.job_id, lease=lease.name, reason=lost.reason)
 
     async def _write(self, kv: KeyValue, job: TrainingJob) -> None:
-        await kv.put(_job_key(job.config_key), msgspec.json.encode(job))
+        await write_record(kv, _job_key(job.config_key), job)
 
     def _lease(self, kv: KeyValue, name: str) -> NamedLease:
         return NamedLease(kv, self._runtime, name, holder=self._holder, config=self._config)
@@ -529,8 +510,7 @@ async def held_slots(kv: KeyValue, entries: Iterable[Entry] | None = None) -> di
     found = {}
     for config in configs:
         holder = await lease_holder(kv, config_lease(config))
-        told = await kv.get(_job_key(config))
-        job = None if told is None else decode_entry(told, TrainingJob)
+        job = await read_record(kv, _job_key(config), TrainingJob)
         if holder is None:
             continue  # it was given back just now
         if job is not None and job.holder == holder.holder:

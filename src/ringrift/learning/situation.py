@@ -215,6 +215,11 @@ class RunAnswers(Situations):
         """The controller where it runs, what its store knows elsewhere; None if there never was a run."""
         return self._source()
 
+    def states(self) -> list[ConfigState]:
+        """What is known of each config; nothing if there never was a run."""
+        run = self._source()
+        return [] if run is None else [run.state(config) for config in run.configs()]
+
     def _source(self) -> RunningLoop | None:
         return self.loop or self._stored.read()
 

@@ -16,9 +16,9 @@ import msgspec
 
 from ringrift.decoding import convert_to
 from ringrift.engine.arguments import check_flag, check_name, check_text
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.limits import ERROR_CHARS_MAX
 from ringrift.engine.ports import Engine, KeyValue, NewWork
+from ringrift.engine.records import KvRecords
 from ringrift.errors import AlreadyExists, ConfigError, Conflict
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.records import Match, Model, ModelState
@@ -406,17 +406,14 @@ class TuningStore:
     """Reads and writes runs. The key of the open one is what keeps a second from beginning."""
 
     def __init__(self, kv: KeyValue) -> None:
-        self._kv = kv
+        self._kv, self._runs = kv, KvRecords(kv, SEARCH_PREFIX, OptimizationRun)
 
     async def runs(self) -> list[OptimizationRun]:
         """All that are kept, oldest first."""
-        entries = await self._kv.entries(SEARCH_PREFIX)
-        runs = [decode_entry(entry, OptimizationRun) for entry in entries]
-        return sorted(runs, key=lambda run: (run.started_s, run.run_id))
+        return sorted(await self._runs.all(), key=lambda run: (run.started_s, run.run_id))
 
     async def get(self, run_id: str) -> OptimizationRun | None:
-        entry = await self._kv.get(SEARCH_PREFIX + run_id)
-        return None if entry is None else decode_entry(entry, OptimizationRun)
+        return await self._runs.get(run_id)
 
     async def open_run(self) -> OptimizationRun | None:
         entry = await self._kv.get(OPEN_SEARCH)
@@ -431,11 +428,11 @@ class TuningStore:
         try:
             await self._kv.create(OPEN_SEARCH, run.run_id.encode())
         except AlreadyExists:
-            await self._kv.delete(SEARCH_PREFIX + run.run_id)
+            await self._runs.delete(run.run_id)
             raise Conflict("another search is under way") from None
 
     async def put(self, run: OptimizationRun) -> None:
-        await self._kv.put(SEARCH_PREFIX + run.run_id, msgspec.json.encode(run))
+        await self._runs.put(run.run_id, run)
 
     async def end(self, run: OptimizationRun) -> None:
         """Write how *run* ended, and let the next begin. Safe to repeat."""
@@ -445,7 +442,7 @@ class TuningStore:
             await self._kv.delete(OPEN_SEARCH, revision=entry.revision)
         for old in (await self.runs())[:-RUNS_MAX]:
             if not old.status.is_open:
-                await self._kv.delete(SEARCH_PREFIX + old.run_id)
+                await self._runs.delete(old.run_id)
 
 
 # Ordering a search for better parameters: a record of it, and a work item that any worker may take.

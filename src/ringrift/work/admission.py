@@ -10,11 +10,10 @@ from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-import msgspec
-
 from ringrift.engine.arguments import check_name, check_part
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine, KeyValue
+from ringrift.engine.records import read_record, write_record
 from ringrift.engine.run_reports import reported
 from ringrift.engine.work_rules import ALL_WORK, TASKS_WORK, hold_key
 from ringrift.health.breakers import CircuitBreaker
@@ -143,7 +142,7 @@ class TaskAdmission:
         else:
             until_s = None if for_s is None else now_s + for_s
             pause = Pause(reason=reason, at_s=now_s, state=state, until_s=until_s)
-            await kv.put(hold_key(TASKS_WORK), msgspec.json.encode(pause), ttl_s=for_s)
+            await write_record(kv, hold_key(TASKS_WORK), pause, ttl_s=for_s)
         self.forget_view()
 
     def forget_view(self) -> None:
@@ -158,8 +157,9 @@ class TaskAdmission:
             await self._at.monitor.refresh()
         kv = (await self._at.engine()).kv
         await self._take_over_former_state(kv)
-        entry = await kv.get(hold_key(TASKS_WORK)) or await kv.get(hold_key(ALL_WORK))
-        stored = StateNotice() if entry is None else _noticed(decode_entry(entry, Pause))
+        own = await read_record(kv, hold_key(TASKS_WORK), Pause)
+        pause = own or await read_record(kv, hold_key(ALL_WORK), Pause)
+        stored = StateNotice() if pause is None else _noticed(pause)
         resources = await self._at.resources()
         self._forget_memory()
         self._note_room(resources)

@@ -13,8 +13,8 @@ import msgspec
 
 from ringrift.daemons.running import attempt
 from ringrift.decoding import decode_as
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Engine, KeyValue, WorkState
+from ringrift.engine.records import read_record, write_record
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
 from ringrift.health.run_status import RunStatus, read_run_status
@@ -375,12 +375,11 @@ class Announced:
 
 async def read_announced(kv: KeyValue) -> Announced:
     """What was last announced of backpressure, by whichever process."""
-    entry = await kv.get(ANNOUNCED_KEY)
-    return Announced() if entry is None else decode_entry(entry, Announced)
+    return await read_record(kv, ANNOUNCED_KEY, Announced) or Announced()
 
 
 async def keep_announced(kv: KeyValue, announced: Announced) -> None:
-    await kv.put(ANNOUNCED_KEY, msgspec.json.encode(announced))
+    await write_record(kv, ANNOUNCED_KEY, announced)
 
 
 # How deep a queue was: every few seconds for ten minutes, every five minutes for a week.

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from ringrift.back_off import back_off_s
 from ringrift.decoding import decode_as
 from ringrift.engine.arguments import check_part
 from ringrift.engine.encoding import UNREADABLE
@@ -122,7 +123,7 @@ class EmergencyState:
             return former  # one flood of failures is one emergency
         again = former is not None and former.until_s is not None and now_s - former.until_s < MEMORY_S
         times = former.times + 1 if former is not None and again else 1
-        for_s = min(AUTOMATIC_S_MAX, AUTOMATIC_S * 2 ** (times - 1))
+        for_s = back_off_s(times, first_s=AUTOMATIC_S, longest_s=AUTOMATIC_S_MAX)
         why = f"a job ran out of memory: {reason.strip()[:300]}"
         notice = EmergencyNotice(
             reason=why, since_s=now_s, by="safeguards", until_s=now_s + for_s, times=times

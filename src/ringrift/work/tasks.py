@@ -15,13 +15,12 @@ from urllib.parse import quote, unquote
 import msgspec
 import structlog
 
-from ringrift.decoding import decode_as
 from ringrift.engine.arguments import check_name
-from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.opening import engine_on_demand, shared_kv
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue, WorkState
+from ringrift.engine.records import KvRecords, change_record, read_record
 from ringrift.engine.work_rules import LEASE_RAN_OUT
-from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RevisionMismatch, Unavailable
+from ringrift.errors import ConfigError, Unavailable
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.worker.records import WorkerRecord, live_workers
 
@@ -197,7 +196,6 @@ RESERVED_PREFIX = "tasks/reserved/"
 KEPT_S = 86_400.0  # without a heartbeat; long after it counts as orphaned
 ENDED_KEY = "tasks/ended"
 TASKS_MAX = 10_000
-COUNT_TRIES = 50  # others count at the same time
 ORPHAN_AFTER_S = 300.0
 
 
@@ -259,20 +257,16 @@ class TaskRegistry:
         kv = (await self._engine()).kv
         if len(await kv.entries(TASK_PREFIX)) >= TASKS_MAX:
             raise ConfigError(f"{TASKS_MAX} tasks are registered; end those that no longer run")
-        await kv.put(TASK_PREFIX + task.task_id, msgspec.json.encode(task), ttl_s=KEPT_S)
+        await _tasks(kv).put(task.task_id, task, ttl_s=KEPT_S)
 
     async def heartbeat(self, task_id: str) -> bool:
         """Note that the task lives; False if it is not registered."""
-        kv = (await self._engine()).kv
-        entry = await kv.get(TASK_PREFIX + task_id)
-        if entry is None:
-            return False
-        task = msgspec.structs.replace(_task(entry), heartbeat_s=self._runtime.now_s())
-        try:
-            await kv.update(entry.key, msgspec.json.encode(task), revision=entry.revision, ttl_s=KEPT_S)
-        except RevisionMismatch:
-            return await kv.get(entry.key) is not None  # another heartbeat, or its end, came first
-        return True
+
+        def beat(task: RunningTask | None) -> RunningTask | None:
+            return task and msgspec.structs.replace(task, heartbeat_s=self._runtime.now_s())
+
+        tasks = _tasks((await self._engine()).kv)
+        return await tasks.change(task_id, beat, ttl_s=KEPT_S) is not None
 
     async def end(self, task_id: str, how: str = "completed") -> RunningTask | None:
         """Take the task off and count its end (a field of `EndedTotals`); None if it was not registered."""
@@ -280,31 +274,22 @@ class TaskRegistry:
         entry = await kv.get(TASK_PREFIX + task_id)
         if entry is None or not await kv.delete(entry.key):
             return None  # or somebody else took it off, and counted it
-        task = _task(entry)
-        await self._count(kv, how, max(0.0, self._runtime.now_s() - task.started_s))
+        task = _tasks(kv).read(entry)
+        took_s = max(0.0, self._runtime.now_s() - task.started_s)
+        try:
+            await change_record(
+                kv, ENDED_KEY, EndedTotals, lambda ended: (ended or EndedTotals()).with_one(how, took_s)
+            )
+        except Unavailable as error:  # it has ended all the same
+            log.warning("tasks.end_not_counted", how=how, error=str(error))
         return task
 
-    async def _count(self, kv: KeyValue, how: str, took_s: float) -> None:
-        for _ in range(COUNT_TRIES):
-            entry = await kv.get(ENDED_KEY)
-            known = EndedTotals() if entry is None else decode_entry(entry, EndedTotals)
-            value = msgspec.json.encode(known.with_one(how, took_s))
-            try:
-                if entry is None:
-                    await kv.create(ENDED_KEY, value)
-                else:
-                    await kv.update(ENDED_KEY, value, revision=entry.revision)
-            except (AlreadyExists, RevisionMismatch):
-                continue
-            return
-        log.warning("tasks.end_not_counted", how=how, tries=COUNT_TRIES)
-
     async def ended(self) -> EndedTotals:
-        entry = await (await self._engine()).kv.get(ENDED_KEY)
-        return EndedTotals() if entry is None else decode_entry(entry, EndedTotals)
+        kv = (await self._engine()).kv
+        return await read_record(kv, ENDED_KEY, EndedTotals) or EndedTotals()
 
     async def registered(self) -> list[RunningTask]:
-        return [_task(entry) for entry in await (await self._engine()).kv.entries(TASK_PREFIX)]
+        return await _tasks((await self._engine()).kv).all()
 
     async def running(self) -> list[RunningTask]:
         """Return claims and registered tasks; a job that is both counts once."""
@@ -350,25 +335,25 @@ class TaskRegistry:
 
     async def reserve(self, node: str, *, purpose: str, for_s: float) -> bool:
         """Keep *node* for *purpose*; False if it is kept for another."""
-        kv, key = (await self._engine()).kv, RESERVED_PREFIX + node
+        kv = (await self._engine()).kv
         held = Reservation(node=node, purpose=purpose, until_s=self._runtime.now_s() + for_s)
-        try:
-            await kv.create(key, msgspec.json.encode(held), ttl_s=for_s)
-        except AlreadyExists:
-            return False
-        return True
+        return await KvRecords(kv, RESERVED_PREFIX, Reservation).create(node, held, ttl_s=for_s)
 
     async def free(self, node: str) -> bool:
         return await (await self._engine()).kv.delete(RESERVED_PREFIX + node)
 
     async def reservation(self, node: str) -> Reservation | None:
-        entry = await (await self._engine()).kv.get(RESERVED_PREFIX + node)
-        return None if entry is None else decode_entry(entry, Reservation)
+        return await read_record((await self._engine()).kv, RESERVED_PREFIX + node, Reservation)
 
 
 def counted(tasks: Sequence[RunningTask], *, node: str | None = None) -> Counter[TaskType]:
     """How many tasks of each type run, on *node* or everywhere."""
     return Counter(task.task_type for task in tasks if node is None or task.node == node)
+
+
+def _tasks(kv: KeyValue) -> KvRecords[RunningTask]:
+    advice = "Delete the key; the task registers again when it next begins."
+    return KvRecords(kv, TASK_PREFIX, RunningTask, advice=advice, what="no record of a task")
 
 
 async def _nodes_of_workers(kv: KeyValue) -> dict[str, str]:
@@ -386,14 +371,6 @@ def _of_claim(item: WorkItem, nodes: Mapping[str, str]) -> RunningTask:
         config_key=str(item.payload.get("config", "")),
         claimed=True,
     )
-
-
-def _task(entry: Entry) -> RunningTask:
-    try:
-        return decode_as(entry.value, RunningTask)
-    except UNREADABLE as error:
-        advice = "Delete the key; the task registers again when it next begins."
-        raise Corrupt(entry.key, found=f"no record of a task: {error}", advice=advice) from None
 
 
 # How long a task takes, from how long such tasks took.
@@ -521,7 +498,6 @@ PREFIX = "durations/"
 TASKS_KEPT = 50  # of each kind, config and node
 SERIES_MAX = 5_000  # of each kind; the one that nobody added to for longest goes first
 CACHE_S = 30.0
-TRIES_MAX = 8
 
 
 class DurationStore:
@@ -542,21 +518,10 @@ class DurationStore:
             raise ConfigError(f"a task took {seconds} s; a duration is 0 or more")
         kv, key = await self._kv(), _key(kind, config, node)
         task = Measured(self._runtime.now_s(), seconds, TaskOutcome(outcome))
-        for _ in range(TRIES_MAX):
-            entry = await kv.get(key)
-            known = [] if entry is None else _tasks(entry)
-            value = msgspec.json.encode([*known, task][-TASKS_KEPT:])
-            try:
-                if entry is None:
-                    await self._make_room(kv, kind)
-                    await kv.create(key, value, ttl_s=FAR_S)
-                else:
-                    await kv.update(key, value, revision=entry.revision, ttl_s=FAR_S)
-            except (AlreadyExists, RevisionMismatch):
-                continue
-            self._cached.pop(kind, None)
-            return
-        raise Unavailable(f"{TRIES_MAX} others wrote the durations of {kind} at the same time")
+        if await kv.get(key) is None:
+            await self._make_room(kv, kind)
+        await _measured(kv).change(key, lambda known: [*(known or ()), task][-TASKS_KEPT:], ttl_s=FAR_S)
+        self._cached.pop(kind, None)
 
     async def estimate(self, kind: str, config: str = "", node: str = "") -> DurationEstimate:
         kind = canonical_kind(kind)
@@ -573,8 +538,8 @@ class DurationStore:
         cached = self._cached.get(kind)
         if cached is not None and now_s - cached[0] < CACHE_S:
             return cached[1]
-        entries = await (await self._kv()).entries(_prefix(kind))
-        series = [_read(entry) for entry in entries]
+        kv = await self._kv()
+        series = [_read(_measured(kv), entry) for entry in await kv.entries(_prefix(kind))]
         self._cached[kind] = (now_s, series)
         return series
 
@@ -593,14 +558,11 @@ def _key(kind: str, config: str, node: str) -> str:
     return f"{_prefix(kind)}{quote(config, safe='')}/{quote(node, safe='')}"
 
 
-def _read(entry: Entry) -> MeasuredSeries:
+def _measured(kv: KeyValue) -> KvRecords[list[Measured]]:
+    advice = "Delete the key; the durations are measured anew."
+    return KvRecords(kv, "", list[Measured], advice=advice, what="no list of measurements")
+
+
+def _read(records: KvRecords[list[Measured]], entry: Entry) -> MeasuredSeries:
     kind, config, node = (unquote(part) for part in entry.key.removeprefix(PREFIX).split("/"))
-    return MeasuredSeries(kind, config, node, _tasks(entry))
-
-
-def _tasks(entry: Entry) -> list[Measured]:
-    try:
-        return decode_as(entry.value, list[Measured])
-    except UNREADABLE as error:
-        advice = "Delete the key; the durations are measured anew."
-        raise Corrupt(entry.key, found=f"no list of measurements: {error}", advice=advice) from None
+    return MeasuredSeries(kind, config, node, records.read(entry))

@@ -16,7 +16,7 @@ from ringrift.coordination.sync_durability import DeadLetterEntry, SyncWALEntry
 from ringrift.coordination.transfer_verification import BatchChecksum, QuarantineRecord
 from ringrift.daemons.requests import DaemonRequest
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
-from ringrift.data.kv_records import DataDecision, KvRecords
+from ringrift.data.kv_records import DataDecision
 from ringrift.data.manifest.store import DiskState, _Away
 from ringrift.data.protection.distribution import ModelRequest
 from ringrift.data.protection.records import QuarantineNote, Successor, Tombstone
@@ -30,21 +30,19 @@ from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import ControlHolder, LeaseRecord, read_holder
 from ringrift.engine.leases import _seen as read_lease
 from ringrift.engine.ports import Entry
+from ringrift.engine.records import KvRecords
 from ringrift.errors import Corrupt
 from ringrift.health.run_status import STATUS_KEY, Champion, RunChoice, RunStatus, decode_run_status
 from ringrift.learning.doctor.findings import Diagnosis
 from ringrift.learning.facts.facts import AnyFact, Recalled
 from ringrift.learning.facts.high_water import mark_path, read_mark
 from ringrift.learning.facts.ledger import check_chain, prefix_of, sound_facts
-from ringrift.learning.requests import Request, TrainingJob, read_request
+from ringrift.learning.requests import Request, TrainingJob, _request_records
 from ringrift.learning.tuning import OptimizationRun
 from ringrift.work.admission import StateNotice
-from ringrift.work.job.folder import DamagedInput
-from ringrift.work.job.folder import _read as read_damaged_input
+from ringrift.work.job.folder import DamagedInput, _damaged
 from ringrift.work.limits import Pause
-from ringrift.work.tasks import Measured, Reservation, RunningTask
-from ringrift.work.tasks import _task as read_task
-from ringrift.work.tasks import _tasks as read_durations
+from ringrift.work.tasks import Measured, Reservation, RunningTask, _measured, _tasks
 from ringrift.work.worker.records import RunningRecord, SetAsideRecord, WorkerRecord
 
 CONFIG = "square8_2p"
@@ -66,10 +64,7 @@ OF_THE_ENGINE = (
 )
 OWN: tuple[tuple[str, Callable[[Entry], object]], ...] = (
     ("key", read_lease),
-    ("key", read_request),
-    ("key", read_durations),
-    ("key", read_damaged_input),
-    ("key", read_task),
+    *(("key", records(None).read) for records in (_request_records, _measured, _damaged, _tasks)),
     ("key", lambda entry: decode_entry(entry, list[RoleRow])),
     ("key", lambda entry: decode_entry(entry, int)),
     ("key", lambda entry: StateSnapshot.from_bytes(entry.value, key=entry.key)),

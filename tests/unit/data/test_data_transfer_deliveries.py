@@ -17,11 +17,11 @@ from ringrift.coordination.sync_durability import (
     WalFull,
     get_sync_wal,
 )
-from ringrift.data.kv_records import KvRecords
 from ringrift.data.sync.daemon import TransferUpkeep
 from ringrift.data.transfer.contract import NodeUnreachable
 from ringrift.data.transfer.deliveries import DeliveryLedger, DeliveryStatus, RetryQueue, retry_delay_s
 from ringrift.engine.opening import close_engine, memory_engine
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 

@@ -163,3 +163,25 @@ async def test_settings_decide_where_and_how_much(tmp_path):
     await engine.close()
     assert (tmp_path / "elsewhere" / "x.db").exists()
     assert len(list((tmp_path / "d" / "blobs").glob("??/*"))) == 1
+
+
+async def wait_for_paper(*, wait_seconds: float = 0.0) -> float:
+    """Waits as long as it may, and a little for its own answer."""
+    await asyncio.sleep(wait_seconds)
+    return wait_seconds
+
+
+def test_what_a_call_may_wait_itself_comes_on_top_of_the_time_out():
+    patient = blocking(wait_for_paper, timeout_s=0.2, plus="wait_seconds")
+    assert patient(wait_seconds=0.3) == 0.3
+    assert patient() == 0.0
+    hasty = blocking(wait_for_paper, timeout_s=0.01)
+    with pytest.raises(Unavailable, match=r"no answer in 0\.01 s"):
+        hasty(wait_seconds=5.0)
+
+
+@pytest.mark.parametrize("wait", [-1.0, float("nan"), "5", None])
+def test_a_wait_that_is_none_is_refused_before_anything_is_asked(wait):
+    patient = blocking(wait_for_paper, timeout_s=0.2, plus="wait_seconds")
+    with pytest.raises(ConfigError, match="wait_seconds"):
+        patient(wait_seconds=wait)

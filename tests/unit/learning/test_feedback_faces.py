@@ -31,7 +31,6 @@ from ringrift.coordination.metrics_analysis_orchestrator import (
     wire_metrics_events,
 )
 from ringrift.coordination.quality_monitor_daemon import QualityMonitorDaemon
-from ringrift.coordination.run_coordinator import heard_by
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.event import RouterEvent
 from ringrift.learning.facts.facts import PRICE_TOPIC, Noted
@@ -39,7 +38,7 @@ from ringrift.learning.plan.training_data import freshness_of
 from ringrift.learning.tuning import TOPIC as TUNED
 from ringrift.learning.tuning import tuned_rules
 from ringrift.testing.simulation import SimulatedRuntime, simulate
-from ringrift.work.coordinator import ConfigSignals
+from ringrift.work.coordinator import ConfigSignals, heard_by
 
 
 def with_daemon(make, scenario, *configs):

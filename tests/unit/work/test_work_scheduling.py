@@ -173,7 +173,7 @@ async def test_what_is_asked_of_it_on_the_loop_does_not_wait_for_the_store(route
 
     orchestrator = SelfplayOrchestrator(router=router, runtime=ManualRuntime(), get_store=no_store)
     asked = [getter for getter in reported_getters(orchestrator) if not getter.waits]
-    assert {getter.name for getter in asked} >= {"SelfplayOrchestrator:SelfplayOrchestrator.get_metrics"}
+    assert {getter.name for getter in asked} >= {"SelfplayOrchestrator:StoreCoordinator.get_metrics"}
     for getter in asked:
         getter.ask()
 

@@ -32,10 +32,10 @@ from ringrift.cli.format import console
 from ringrift.control.run_options import DEFAULT_CONFIGS, check_learning_libraries, parse_configs
 from ringrift.coordination.master_loop_guard import is_master_loop_running
 from ringrift.decoding import decode_as
-from ringrift.engine.encoding import UNREADABLE, decode_entry
+from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.ports import Blobs, Engine
 from ringrift.errors import ConfigError, Corrupt
-from ringrift.health.run_status import STATUS_KEY, RunStatus
+from ringrift.health.run_status import read_run_status
 from ringrift.learning.doctor.checks import file_findings, store_findings
 from ringrift.learning.doctor.examination import (
     CONFIG_CHECKS,
@@ -282,8 +282,8 @@ async def _examine_folder(config: str, *, quick: bool) -> list[Finding]:
 
 
 async def _started_s(engine: Engine) -> float:
-    entry = await engine.kv.get(STATUS_KEY)
-    return 0.0 if entry is None else decode_entry(entry, RunStatus).started_s
+    status = await read_run_status(engine.kv)
+    return 0.0 if status is None else status.started_s
 
 
 def _with_what_is_fine(findings: list[Finding], ward: Ward) -> list[Finding]:

@@ -12,8 +12,8 @@ from ringrift.cli.command import as_json, on_data_folder, plain_errors, print_js
 from ringrift.cli.data_folder import ask_engine, change_engine, require_config
 from ringrift.cli.format import NOTHING, clock, console, print_table
 from ringrift.coordination.master_loop_guard import is_master_loop_running
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Blobs, Engine
+from ringrift.engine.records import read_record
 from ringrift.errors import ConfigError, Conflict
 from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.learning.facts.ledger import known_configs, read_facts
@@ -199,10 +199,9 @@ async def _in_the_run(engine: Engine, search: Search, *, wait: bool, quiet: bool
 
 
 async def _line(engine: Engine, run: OptimizationRun) -> str:
-    entry = await engine.kv.get(running_key(run.run_id))
-    if entry is None:
+    record = await read_record(engine.kv, running_key(run.run_id), RunningRecord)
+    if record is None:
         return "waits for a worker" if run.status == "pending" else "is being taken in"
-    record = decode_entry(entry, RunningRecord)
     return _with_best(record.line, record.extra)
 
 

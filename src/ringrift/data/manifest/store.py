@@ -16,10 +16,11 @@ from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import DataNodes
-from ringrift.data.kv_records import KvMirror, KvRecords, for_each
+from ringrift.data.kv_records import KvMirror, for_each
 from ringrift.data.protection.records import Tombstone
 from ringrift.engine.encoding import check_digest, decode_value
 from ringrift.engine.ports import Change, EventLog, KeyValue, LogRecord
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, Corrupt, RevisionMismatch, Unavailable
 from ringrift.events.event import RouterEvent, decode_body
 from ringrift.events.subscriptions import Callback

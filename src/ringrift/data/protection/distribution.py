@@ -19,13 +19,14 @@ import structlog
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checksum
-from ringrift.data.kv_records import KvRecords, for_each
+from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
 from ringrift.data.plane import DaemonParts, DataPlane, Failures, OpenPlane, WakingDaemon, copy_artifacts
 from ringrift.data.protection.records import Tombstone
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, Corrupt, RingRiftError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback

@@ -12,9 +12,10 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Receipt
-from ringrift.data.kv_records import KvMirror, KvRecords, RecordsMirror
+from ringrift.data.kv_records import KvMirror, RecordsMirror
 from ringrift.engine.encoding import check_digest
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import KvRecords
 from ringrift.engine.sqlite.blobs import move_damaged
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import Corrupt, Unavailable

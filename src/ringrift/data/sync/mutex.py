@@ -17,10 +17,11 @@ from typing import Any
 import msgspec
 import structlog
 
-from ringrift.data.kv_records import KvRecords, kv_of
+from ringrift.data.kv_records import kv_of
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_changed, lease_holder
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, LeaseLost, RingRiftError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process_identity import is_alive, own_start_s

@@ -19,10 +19,11 @@ import structlog
 
 from ringrift.daemons.running import call_async
 from ringrift.data.artifacts import Artifact
-from ringrift.data.kv_records import KvRecords, for_each, kv_of
+from ringrift.data.kv_records import for_each, kv_of
 from ringrift.data.transfer.contract import DeliveryEnd
 from ringrift.engine.blocking import blocking
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult, told_by_store

@@ -19,10 +19,11 @@ from typing import Any
 import msgspec
 
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.kv_records import KvRecords, kv_of
+from ringrift.data.kv_records import kv_of
 from ringrift.data.transfer.contract import CHUNK_BYTES, Pace, TransferPriority, TransferRefused, priority_of
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import KvRecords
 from ringrift.engine.run_reports import reported
 from ringrift.engine.waiting import entry_changed
 from ringrift.errors import ConfigError

@@ -21,10 +21,11 @@ import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.kv_records import KvRecords, kv_of
+from ringrift.data.kv_records import kv_of
 from ringrift.decoding import unpack_as
 from ringrift.engine.blocking import blocking
 from ringrift.engine.ports import Blobs, KeyValue
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.health.breakers import BreakerConfig, BreakerState, CircuitBreaker
 from ringrift.process_identity import is_alive, own_start_s

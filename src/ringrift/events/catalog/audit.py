@@ -16,9 +16,9 @@ import msgspec
 import structlog
 
 from ringrift.capabilities import capability
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
-from ringrift.errors import AlreadyExists, RevisionMismatch, RingRiftError
+from ringrift.engine.records import change_record, read_record
+from ringrift.errors import RingRiftError
 from ringrift.events.catalog.names import normalize_event_type
 from ringrift.events.catalog.table import CATALOG, COMPONENTS, EventSpec
 from ringrift.runtime import Runtime
@@ -26,7 +26,6 @@ from ringrift.runtime import Runtime
 SEEN_KEY = "events/seen"
 # The first is early for the sake of programs that run for less than a minute.
 KEEP_FIRST_S, KEEP_EVERY_S = 5.0, 60.0
-TRIES_MAX = 20  # others add to it at the same time
 
 log = structlog.get_logger()
 
@@ -48,8 +47,7 @@ def _later(one: float | None, other: float | None) -> float | None:
 
 async def read_last_seen(kv: KeyValue) -> dict[str, LastSeen]:
     """By event; empty where no process has kept anything yet."""
-    entry = await kv.get(SEEN_KEY)
-    return {} if entry is None else decode_entry(entry, dict[str, LastSeen])
+    return await read_record(kv, SEEN_KEY, dict[str, LastSeen]) or {}
 
 
 class SeenRecorder:
@@ -86,20 +84,11 @@ class SeenRecorder:
         self._kept, self._problem = seen, ""
 
     async def _add(self, kv: KeyValue, seen: Mapping[str, LastSeen]) -> None:
-        for _ in range(TRIES_MAX):
-            entry = await kv.get(SEEN_KEY)
-            known = {} if entry is None else decode_entry(entry, dict[str, LastSeen])
-            added = {name: each.merged(known.get(name, LastSeen())) for name, each in seen.items()}
-            value = msgspec.json.encode({**known, **added})
-            try:
-                if entry is None:
-                    await kv.create(SEEN_KEY, value)
-                else:
-                    await kv.update(SEEN_KEY, value, revision=entry.revision)
-            except (AlreadyExists, RevisionMismatch):
-                continue
-            return
-        log.warning("events.last_seen_not_kept", error=f"others wrote it {TRIES_MAX} times meanwhile")
+        def with_seen(stored: dict[str, LastSeen] | None) -> dict[str, LastSeen]:
+            known = stored or {}
+            return known | {name: each.merged(known.get(name, LastSeen())) for name, each in seen.items()}
+
+        await change_record(kv, SEEN_KEY, dict[str, LastSeen], with_seen)
 
 
 # Does every event have somebody who sends it and somebody who hears it, in what really runs?

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from ringrift.daemons.requests import DaemonRequest
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import read_records, write_record
 from ringrift.learning.facts.ledger import quoted
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.rules import LearningRules
@@ -92,15 +92,14 @@ class Ward:
 
 async def read_diagnoses(kv: KeyValue, config: str) -> list[Diagnosis]:
     """The diagnoses of *config*, oldest first."""
-    entries = await kv.entries(f"{DIAGNOSES}{quoted(config)}/")
-    found = [decode_entry(entry, Diagnosis) for entry in entries]
+    found = await read_records(kv, f"{DIAGNOSES}{quoted(config)}/", Diagnosis)
     return sorted(found, key=lambda each: each.at_s)
 
 
 async def keep_diagnosis(kv: KeyValue, diagnosis: Diagnosis) -> None:
     """Remember *diagnosis*, the newest of its model; the oldest ones make room."""
     prefix = f"{DIAGNOSES}{quoted(diagnosis.config)}/"
-    await kv.put(prefix + (diagnosis.model or "none"), msgspec.json.encode(diagnosis))
+    await write_record(kv, prefix + (diagnosis.model or "none"), diagnosis)
     known = await read_diagnoses(kv, diagnosis.config)
     for old in known[:-DIAGNOSES_MAX]:
         await kv.delete(prefix + (old.model or "none"))

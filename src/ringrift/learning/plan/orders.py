@@ -13,10 +13,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from ringrift.decoding import convert_to, decode_as
-from ringrift.engine.encoding import UNREADABLE
+from ringrift.decoding import convert_to
 from ringrift.engine.ports import KeyValue
-from ringrift.errors import Corrupt
+from ringrift.engine.records import KvRecords
 from ringrift.health.run_status import EXPLAIN_PREFIX, Curve
 from ringrift.learning.facts.facts import AnyFact, Blocked, Noted
 from ringrift.learning.facts.records import (
@@ -89,16 +88,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_explanations(kv: KeyValue, config: str) -> list[Explanation]:
     """Return what the plan last said of the stages of *config*; empty if it has said nothing."""
-    key = EXPLAIN_PREFIX + quote(config, safe="")
-    entry = await kv.get(key)
-    if entry is None:
-        return []
-    try:
-        return decode_as(entry.value, list[Explanation])
-    except UNREADABLE as error:
-        raise Corrupt(
-            key, found=f"no explanation of this version: {error}", advice="`ringrift run` writes it anew"
-        ) from None
+    advice, what = "`ringrift run` writes it anew", "no explanation of this version"
+    explained = KvRecords(kv, EXPLAIN_PREFIX, list[Explanation], advice=advice, what=what)
+    return await explained.get(quote(config, safe="")) or []
 
 
 @dataclass(slots=True)

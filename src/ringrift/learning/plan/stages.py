@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ringrift.back_off import back_off_s
 from ringrift.daemons.planning import BACKPRESSURE, OPERATOR, STOPPED_BY_PERSON
 from ringrift.daemons.status import DaemonReader
 from ringrift.daemons.types import DaemonType
@@ -398,7 +399,7 @@ def health_gate(state: ConfigState, stage: str, *, now_s: float) -> Gate | None:
 # slot that somebody holds. What a breaker blocks becomes a fact with both.
 
 
-BREAKER_DOUBLINGS_MAX = 3
+BREAKER_GROWTH_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,5 +461,5 @@ def breaker_delay_s(in_a_row: int, rules: LearningRules) -> float:
     """How long a stage rests after so many failures in a row."""
     beyond = in_a_row - rules.breaker_failures
     if beyond < 0:
-        return min(rules.retry_s * 2.0 ** (in_a_row - 1), rules.breaker_s)
-    return float(rules.breaker_s * 2 ** min(beyond, BREAKER_DOUBLINGS_MAX))
+        return back_off_s(in_a_row, first_s=rules.retry_s, longest_s=rules.breaker_s)
+    return back_off_s(beyond + 1, first_s=rules.breaker_s, longest_s=rules.breaker_s * BREAKER_GROWTH_MAX)

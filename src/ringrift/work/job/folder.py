@@ -27,9 +27,9 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from ringrift.decoding import decode_as
-from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.limits import VALUE_BYTES_MAX
-from ringrift.engine.ports import Blobs, Entry, KeyValue
+from ringrift.engine.ports import Blobs, KeyValue
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, Corrupt, DigestMismatch, Unavailable
 from ringrift.files import (
     change_mode,
@@ -315,33 +315,29 @@ def role_of(name: str) -> str:
 
 async def damaged_inputs(kv: KeyValue) -> list[DamagedInput]:
     """The files that are known to be damaged and have not come back, of all nodes."""
-    return [_read(entry) for entry in await kv.entries(DAMAGED)]
+    return await _damaged(kv).all()
 
 
 async def note_damaged(kv: KeyValue, found: DamagedInput) -> None:
-    await kv.put(_key(found.digest, found.node), msgspec.json.encode(found))
+    await _damaged(kv).put(_name(found.digest, found.node), found)
 
 
 async def forget_damaged(kv: KeyValue, found: DamagedInput) -> None:
     """There is a good copy again."""
-    await kv.delete(_key(found.digest, found.node))
+    await _damaged(kv).delete(_name(found.digest, found.node))
 
 
 async def was_damaged(kv: KeyValue, digest: str, node: str) -> bool:
-    return await kv.get(_key(digest, node)) is not None
+    return await _damaged(kv).has(_name(digest, node))
 
 
-def _key(digest: str, node: str) -> str:
-    return f"{DAMAGED}{digest}/{node}"
+def _damaged(kv: KeyValue) -> KvRecords[DamagedInput]:
+    what = "no record of a damaged file"
+    return KvRecords(kv, DAMAGED, DamagedInput, advice="Delete the key", what=what)
 
 
-def _read(entry: Entry) -> DamagedInput:
-    try:
-        return decode_as(entry.value, DamagedInput)
-    except UNREADABLE as error:
-        raise Corrupt(
-            entry.key, found=f"no record of a damaged file ({error})", advice="Delete the key"
-        ) from None
+def _name(digest: str, node: str) -> str:
+    return f"{digest}/{node}"
 
 
 # Files out of a job's folder into the blobs when it ended well.

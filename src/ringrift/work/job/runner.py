@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 import structlog
 
+from ringrift.back_off import back_off_s
 from ringrift.daemons.child_process import OrphanGuard, keep_log_small, log_tail, process_guard
 from ringrift.errors import ConfigError, Unavailable, storable_text
 from ringrift.runtime import Child, Command, Runtime, first_error
@@ -209,7 +210,7 @@ def judge(end: JobEnd, *, attempt: int) -> JobVerdict:
     if end.ending is None and end.exit_code == UNAVAILABLE:
         after_s = _retry_after_s(end.job_output)
         return JobVerdict(fate=Fate.FAIL, status="unavailable", error=error, retry_after_s=after_s)
-    after_s = min(RETRY_S * 2 ** min(max(attempt, 1) - 1, 16), RETRY_S_MAX)
+    after_s = back_off_s(attempt, first_s=RETRY_S, longest_s=RETRY_S_MAX)
     status = end.ending.value if end.ending is not None else _BY_ITSELF.get(end.exit_code, "crashed")
     return JobVerdict(fate=Fate.FAIL, status=status, error=error, retry_after_s=after_s)
 

@@ -15,6 +15,7 @@ import msgspec
 import structlog
 
 from ringrift.engine.ports import Claim, Engine, WorkState
+from ringrift.engine.records import write_record
 from ringrift.engine.work_rules import ENDED
 from ringrift.errors import ConfigError, Corrupt, DigestMismatch, LeaseLost, RingRiftError, Unavailable
 from ringrift.machine import machine_kind
@@ -283,7 +284,7 @@ async def _write(claim: Claim, order: JobOrder, job: RunningJob, context: Worker
         extra=job_output.extra,
     )
     try:
-        await context.engine.kv.put(running_key(claim.id), msgspec.json.encode(record), ttl_s=RUNNING_TTL_S)
+        await write_record(context.engine.kv, running_key(claim.id), record, ttl_s=RUNNING_TTL_S)
     except RingRiftError as error:
         log.warning("worker.progress_not_told", item=claim.id, error=str(error))
 

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import structlog
 
+from ringrift.back_off import back_off_s
 from ringrift.daemons.child_process import keep_log_small, process_guard
 from ringrift.files import make_folders
 from ringrift.runtime import Child, Command, Runtime, result_before
@@ -59,12 +60,13 @@ class LocalWorker:
 
     async def run(self) -> None:
         """Keep the worker alive until cancelled, then stop it."""
-        delay_s = RESTART_S_MIN
+        short_lives = 0  # in a row
         while True:
             started_s = self._runtime.monotonic_s()
             how = await self._live()
             lived_s = self._runtime.monotonic_s() - started_s
-            delay_s = RESTART_S_MIN if lived_s >= HEALTHY_AFTER_S else min(delay_s * 2, RESTART_S_MAX)
+            short_lives = 0 if lived_s >= HEALTHY_AFTER_S else short_lives + 1
+            delay_s = back_off_s(short_lives + 1, first_s=RESTART_S_MIN, longest_s=RESTART_S_MAX)
             self.restarts += 1
             log.warning(
                 "workers.died", name=self._name, how=how, lived_s=round(lived_s, 1), again_in_s=delay_s

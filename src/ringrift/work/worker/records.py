@@ -13,6 +13,7 @@ import msgspec
 
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Entry, KeyValue
+from ringrift.engine.records import read_record
 from ringrift.errors import ConfigError
 from ringrift.work.job.protocol import number
 
@@ -184,8 +185,8 @@ def set_aside_key(name: str) -> str:
 
 async def why_set_aside(kv: KeyValue, name: str) -> str:
     """Why the worker *name* is to claim nothing; empty if it may."""
-    entry = await kv.get(set_aside_key(name))
-    return "" if entry is None else decode_entry(entry, SetAsideRecord).reason
+    aside = await read_record(kv, set_aside_key(name), SetAsideRecord)
+    return "" if aside is None else aside.reason
 
 
 def own_capability(name: str) -> str:
