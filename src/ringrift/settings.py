@@ -20,7 +20,6 @@ from typing import Any
 
 from ringrift.capabilities import capability
 from ringrift.errors import ConfigError
-from ringrift.process import process_scope
 from ringrift.setting_kinds import (
     BOOL,
     COUNT,
@@ -307,9 +306,9 @@ def load_settings(
     return LoadedSettings(Settings(**values), tuple(origins), tuple(unknown))
 
 
-def get_settings() -> Settings:
-    """Return the settings of this process, read once."""
-    return process_scope().get(Settings, lambda: load_settings().settings)
+def read_settings() -> Settings:
+    """Read the settings alone. Those of a process lie in its scope, and are read once."""
+    return load_settings().settings
 
 
 def _check_tables(values: Mapping[str, Any]) -> None:

@@ -11,13 +11,13 @@ from learning_world import JOB_S
 from test_stage_daemons import CONFIG, FOLLOWER, RunWithDaemons, needed
 
 from ringrift.coordination.coordination_bootstrap import shutdown_all_coordinators, start_coordination
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.learning.announcements import RouterAnnouncer
 from ringrift.learning.facts.results import participant
 from ringrift.learning.loop import StatusWriter
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
-from ringrift.settings import get_settings
 from ringrift.testing.simulation import simulate
 from ringrift.work.job.protocol import JobArtifact
 

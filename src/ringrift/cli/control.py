@@ -27,6 +27,7 @@ from ringrift.cli.format import (
     print_table,
     stage_title,
 )
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import MasterLoop, read_master_loop
 from ringrift.coordination.safeguards import get_emergency_stop
 from ringrift.decoding import decode_as
@@ -38,7 +39,6 @@ from ringrift.learning.requests import ALL, Pauses, ReadPauses
 from ringrift.process_identity import user_name
 from ringrift.redaction import loaded_secret
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.tls import own_files
 from ringrift.web.access import CODE_S, TOKEN_FILE
 from ringrift.web.address import Address, read_address

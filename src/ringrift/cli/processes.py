@@ -13,6 +13,8 @@ from ringrift.cli.control import running_status
 from ringrift.cli.data_folder import ask_engine, change_engine
 from ringrift.cli.format import clock, console, count, duration, print_table
 from ringrift.cli.learning.recall import read_states, require_worker, tell_taken_in, through_the_writer
+from ringrift.coordination.coordinator_config import get_settings
+from ringrift.coordination.master_loop_guard import is_master_loop_running, read_master_loop
 from ringrift.daemons.registry import PROFILES, DaemonSpec, product_registry, profile_types
 from ringrift.daemons.requests import (
     ANSWER_S_MAX,
@@ -23,7 +25,7 @@ from ringrift.daemons.requests import (
     what_it_means,
 )
 from ringrift.daemons.types import DaemonType
-from ringrift.engine.lock_files import OWN_PROGRAM, is_master_loop_running, read_master_loop
+from ringrift.engine.lock_files import OWN_PROGRAM
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError
 from ringrift.health.run_status import WorkerStatus
@@ -35,7 +37,6 @@ from ringrift.learning.requests import Request, StandingRequests, changes_standi
 from ringrift.learning.status_view import worker_statistics
 from ringrift.process_identity import user_name
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 from ringrift.work.worker.records import live_workers
 
 # `ringrift daemons`: every daemon type, whether it can run here and how it is; stopping and starting one.

@@ -36,6 +36,7 @@ from ringrift.control.run_options import (
     parse_configs,
     parse_workers,
 )
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.event_router import get_router
 from ringrift.daemons.registry import PROFILES
@@ -45,7 +46,6 @@ from ringrift.errors import ConfigError, RingRiftError, StorageFull
 from ringrift.files import full_disk, open_private, private_umask, remove_file
 from ringrift.health.run_status import RunStatus
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.web.address import read_address
 from ringrift.web.snapshot import RunReader
 

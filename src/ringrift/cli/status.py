@@ -16,13 +16,13 @@ import msgspec
 from ringrift import clock
 from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors, print_json
 from ringrift.cli.main import load
-from ringrift.engine.lock_files import MasterLoop, read_master_loop
+from ringrift.coordination.coordinator_config import get_settings
+from ringrift.engine.lock_files import PID_FILE, MasterLoop, read_pid_file
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.direct_reads import read_committed, read_committed_keys, read_committed_revision
 from ringrift.errors import Corrupt
 from ringrift.health.run_status import STATUS_KEY, RunStatus, decode_run_status
 from ringrift.learning.facts.high_water import MARKED_KEY, check_not_lost, read_mark
-from ringrift.settings import get_settings
 from ringrift.web.address import Address, read_address
 
 DRAWING = "ringrift.cli.drawing:show"
@@ -47,7 +47,7 @@ def status(as_json: bool) -> None:
         else:
             check_not_lost(settings)
         told = None if value is None else decode_run_status(value)
-        loop = read_master_loop()
+        loop = read_pid_file(settings.coordination_dir / PID_FILE)
         # its file outlives a process that was killed
         loop = loop if loop is not None and loop.is_alive else None
         address = read_address(settings.coordination_dir)

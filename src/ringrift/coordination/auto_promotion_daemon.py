@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.run_coordinator import AskedDaemon, heard_by
 from ringrift.engine.opening import get_engine
 from ringrift.engine.run_reports import reported_health
@@ -31,7 +32,6 @@ from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rech
 from ringrift.learning.plan.trust import previous_champion
 from ringrift.learning.situation import Situations
 from ringrift.runtime import Runtime
-from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 
 __all__ = ["AutoPromotionDaemon", "get_auto_promotion_daemon", "reset_auto_promotion_daemon"]

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.run_coordinator import ListeningCoordinator, Told, heard_by
 from ringrift.engine.arguments import refuse
 from ringrift.engine.blocking import run_blocking
@@ -42,7 +43,6 @@ from ringrift.learning.tuning import (
     tuned_rules,
     why_not,
 )
-from ringrift.settings import get_settings
 from ringrift.work.job.protocol import JobReport, read_report
 from ringrift.work.worker.records import RunningRecord, running_key
 

@@ -36,7 +36,7 @@ from ringrift.events.subscriptions import Subscription
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, first_error, system_runtime
-from ringrift.settings import get_settings
+from ringrift.settings import Settings, read_settings
 from ringrift.status import HealthCheckResult
 
 log = structlog.get_logger()
@@ -70,8 +70,11 @@ class DeadLetterQueue(SingletonMixin):
         *,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
+        settings: Settings | None = None,
     ) -> None:
-        named = get_settings().dlq_path if db_path is None else db_path
+        settings = settings or process_scope().get(Settings, read_settings)
+        named = settings.dlq_path if db_path is None else db_path
+        self._handler_s_max = settings.event_handler_timeout
         self.db_path = Path(check_database("db_path", named) or named)
         self.max_retries = max_retries
         self.base_backoff, self.max_backoff = base_backoff_seconds, max_backoff_seconds
@@ -245,7 +248,7 @@ class DeadLetterQueue(SingletonMixin):
         deliver = await self._way_to_deliver(letter)
         if deliver is None:
             return RetryOutcome.SKIPPED
-        now_s, limit_s = self._runtime.now_s(), get_settings().event_handler_timeout
+        now_s, limit_s = self._runtime.now_s(), self._handler_s_max
         until_s = now_s + 2.0 * limit_s
         if not await asyncio.to_thread(self._store.claim, letter_id, now_s=now_s, until_s=until_s):
             return RetryOutcome.SKIPPED
@@ -299,7 +302,7 @@ class DeadLetterQueue(SingletonMixin):
     async def _way_to_deliver(self, letter: FailedEvent) -> Callable[[], Awaitable[str | None]] | None:
         """Return how this process can retry the letter; None if it cannot."""
         if handlers := self._handlers.get(letter.event_type):
-            return lambda: _first_success(handlers, letter.payload)
+            return lambda: _first_success(handlers, letter.payload, self._handler_s_max)
         router = self._router or process_scope().peek(UnifiedEventRouter)
         if letter.subscription:
             # Several processes may have a subscription of this name; the instance says whose letter it is.
@@ -375,8 +378,10 @@ async def _nobody(letter: FailedEvent) -> str:
     )
 
 
-async def _first_success(handlers: list[LetterHandler], payload: dict[str, Any]) -> str | None:
-    error, limit_s = "no handler", get_settings().event_handler_timeout
+async def _first_success(
+    handlers: list[LetterHandler], payload: dict[str, Any], limit_s: float
+) -> str | None:
+    error = "no handler"
     for handler in handlers:
         scope = asyncio.timeout(limit_s)
         try:

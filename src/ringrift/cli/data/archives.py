@@ -15,6 +15,7 @@ import click
 from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors, print_json
 from ringrift.cli.data.plane import WatchedTransfers, ask_plane, bars, files_text, move_with_bars, size_text
 from ringrift.cli.format import clock, console, count, parse_moment
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import read_master_loop
 from ringrift.data.artifacts import DATA_TYPES, kinds_of
 from ringrift.data.backup.archive import MARKER, ArchiveIndex
@@ -41,7 +42,6 @@ from ringrift.files import make_private_folder
 from ringrift.learning.facts.high_water import forget_mark
 from ringrift.learning.facts.ledger import known_configs, read_facts
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 
 EXIT_INCOMPLETE = 1  # something was brought, and something was not
 EXIT_DAMAGED = 1

@@ -32,6 +32,7 @@ from ringrift.cli.data.plane import (
 )
 from ringrift.cli.format import NOTHING, brief, clock, console, count, duration, print_table
 from ringrift.cli.logs import log_to_stderr
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.sync_facade import SyncFacade
 from ringrift.data.artifacts import DATA_TYPES, Artifact, ArtifactKind, kinds_of
@@ -45,7 +46,6 @@ from ringrift.data.protection.replication import ReplicationRepairDaemon
 from ringrift.data.protection.retention import read_held
 from ringrift.data.sync.requests import PRIORITIES, SyncBackend, SyncRequest, SyncResponse
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 from ringrift.tls import own_files
 
 # `ringrift data sync`: bringing files to nodes, how far that is, and how long it will take.

@@ -26,6 +26,7 @@ from rich.progress import (
 
 from ringrift.cli.data_folder import opened_engine
 from ringrift.cli.format import NOTHING, brief, clock, count
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.sync_base import close_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.config import DataNode
@@ -40,7 +41,6 @@ from ringrift.data.protection.retention import read_held
 from ringrift.data.transfer.contract import Moved, MoveOptions, Terms, TransferProgress
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError
-from ringrift.settings import get_settings
 
 # Bars with rate and time left, for commands that read or move much. They go to stderr, to people only.
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from ringrift.cli.command import as_json, check_data_folder, has_run, on_data_folder, plain_errors, print_json
 from ringrift.cli.format import console, count, print_table
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.backup.service import archives
@@ -33,7 +34,7 @@ from ringrift.learning.models import ChampionPointers
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.replay import UNTOLD, FoundShard, RebuiltConfig, rebuild, untold
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 from ringrift.work.job.protocol import SealedJob, read_job_record
 
 VERIFIER = "rebuild"

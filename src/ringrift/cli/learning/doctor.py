@@ -30,6 +30,7 @@ from ringrift.cli.command import (
 from ringrift.cli.data_folder import ask_engine, configs_of, require_config
 from ringrift.cli.format import console
 from ringrift.control.run_options import DEFAULT_CONFIGS, check_learning_libraries, parse_configs
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import is_master_loop_running
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE, decode_entry
@@ -53,7 +54,7 @@ from ringrift.learning.facts.state import ConfigState, fold
 from ringrift.learning.plan.rules import LearningRules, configured_rules, rules_of
 from ringrift.learning.status_view import bottleneck, idle_slots
 from ringrift.runtime import system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 
 # Runs the job `diagnose` on what a run has: the files are laid out, the job is a process of its own.
 

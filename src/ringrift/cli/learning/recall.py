@@ -14,6 +14,7 @@ import msgspec
 from ringrift.cli.command import as_json, on_data_folder, plain_errors, print_json
 from ringrift.cli.data_folder import ask_engine, configs_of, require_config
 from ringrift.cli.format import NOTHING, brief, clock, console, count, parse_moment, print_table
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import MasterLoopGuard, is_master_loop_running
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError, Conflict
@@ -25,7 +26,6 @@ from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.plan.trust import RecallEffect, TouchedModel, known_workers, recall_effect
 from ringrift.learning.requests import RecallRequests, is_news
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.work.worker.records import live_workers
 
 # A recall and what it touches, in words and tables.
@@ -188,12 +188,13 @@ async def through_the_writer(
     Facts have one writer. Where a run is alive that is its control process, which is waited for; where none
     is, this one takes its place for a moment.
     """
+    settings = get_settings()
     async with AsyncExitStack() as stack:
         try:
-            mine = await stack.enter_async_context(in_control(engine, runtime, MasterLoopGuard()))
+            mine = await stack.enter_async_context(in_control(engine, runtime, MasterLoopGuard(), settings))
         except Conflict:
             return await _is_taken_in(configs, runtime, is_waiting)
-        bucket = configured_rules(get_settings()).bucket
+        bucket = configured_rules(settings).bucket
         for config in configs:
             await take_in(mine.kv, await Ledger.open(mine.kv, config, bucket_rules=bucket))
     return True

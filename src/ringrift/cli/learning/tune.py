@@ -11,6 +11,7 @@ import click
 from ringrift.cli.command import as_json, on_data_folder, plain_errors, print_json
 from ringrift.cli.data_folder import ask_engine, change_engine, require_config
 from ringrift.cli.format import NOTHING, clock, console, print_table
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import is_master_loop_running
 from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import Blobs, Engine
@@ -33,7 +34,6 @@ from ringrift.learning.tuning import (
     tune_order,
 )
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.task_owner import TaskOwner
 from ringrift.work.job.folder import JobFolder, lay_out
 from ringrift.work.job.protocol import JobOrder, job_argv, job_environment
