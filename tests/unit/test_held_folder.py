@@ -32,10 +32,10 @@ from ringrift.files import (
     secret_in,
     write_file,
 )
+from ringrift.health.run_status import Address, write_address
 from ringrift.learning.facts.high_water import mark_path, read_mark
 from ringrift.learning.facts.store_check import MarkWriter
 from ringrift.runtime import SystemRuntime
-from ringrift.web.address import Address, write_address
 from ringrift.work.job.folder import JobFolders, JobRecord
 from ringrift.work.limits import EmergencyPlaces
 from ringrift.work.worker.main import WRONG_INPUT

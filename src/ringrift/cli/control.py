@@ -35,13 +35,13 @@ from ringrift.engine.lock_files import OWN_PROGRAM
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.engine.work_rules import TASKS_WORK
 from ringrift.errors import ConfigError, Unavailable
+from ringrift.health.run_status import Address, read_address
 from ringrift.learning.requests import ALL, Pauses, ReadPauses
 from ringrift.process_identity import user_name
 from ringrift.redaction import loaded_secret
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.tls import own_files
 from ringrift.web.access import CODE_S, TOKEN_FILE
-from ringrift.web.address import Address, read_address
 from ringrift.work.limits import Pause
 from ringrift.work.worker.records import WorkerRecord, live_workers, own_capability
 

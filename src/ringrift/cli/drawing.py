@@ -27,6 +27,7 @@ from ringrift.cli.main import load
 from ringrift.coordination.coordinator_config import get_settings
 from ringrift.engine.lock_files import MasterLoop
 from ringrift.health.run_status import (
+    Address,
     ConfigStatus,
     CostRow,
     Curve,
@@ -35,7 +36,6 @@ from ringrift.health.run_status import (
     StageProgress,
     cost_rows,
 )
-from ringrift.web.address import Address
 
 PROFILE_LEARNS = "ringrift.daemons.registry:profile_learns"  # slow to load, and rarely asked
 

@@ -44,9 +44,8 @@ from ringrift.daemons.types import DaemonState
 from ringrift.engine.opening import close_data_folder, get_engine
 from ringrift.errors import ConfigError, RingRiftError, StorageFull
 from ringrift.files import full_disk, open_private, private_umask, remove_file
-from ringrift.health.run_status import RunStatus
+from ringrift.health.run_status import RunStatus, read_address
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.web.address import read_address
 from ringrift.web.snapshot import RunReader
 
 # What `ringrift run` shows: a live picture at a terminal, log lines elsewhere.

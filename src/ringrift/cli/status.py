@@ -21,9 +21,8 @@ from ringrift.engine.lock_files import PID_FILE, MasterLoop, read_pid_file
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.direct_reads import read_committed, read_committed_keys, read_committed_revision
 from ringrift.errors import Corrupt
-from ringrift.health.run_status import STATUS_KEY, RunStatus, decode_run_status
+from ringrift.health.run_status import STATUS_KEY, Address, RunStatus, decode_run_status, read_address
 from ringrift.learning.facts.high_water import MARKED_KEY, check_not_lost, read_mark
-from ringrift.web.address import Address, read_address
 
 DRAWING = "ringrift.cli.drawing:show"
 CONFIGS, FACTS_OF = "ringrift.learning.facts.ledger:CONFIGS", "ringrift.learning.facts.ledger:prefix_of"

@@ -31,6 +31,7 @@ from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.tracing import continued, extract
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import secret_in
+from ringrift.health.run_status import Address, forget_address, write_address
 from ringrift.learning.requests import ALL, Pauses
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings
@@ -38,7 +39,6 @@ from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
 from ringrift.tls import CertificateFiles, own_files
 from ringrift.web.access import TOKEN_FILE, AccessKeys
-from ringrift.web.address import Address, forget_address, write_address
 from ringrift.web.endpoints import PostedEvent, PostedRequest, Probes, events_by_http
 from ringrift.web.live_stream import LiveStream
 from ringrift.web.snapshot import FRESH_S, UNASKED_S, RunReader, SnapshotBoard, take_snapshot
