@@ -132,7 +132,7 @@ def _ask_for(want: DaemonVerb, name: str, reason: str, *, as_json: bool) -> None
     if as_json:
         print_json({**msgspec.to_builtins(done), "running": runs, "means": means})
     else:
-        console().print(_told(done, runs=runs), markup=False)
+        console().print(_outcome(done, runs=runs), markup=False)
         if means:
             console().print(
                 f"Without it: {means}. `ringrift daemons start {daemon}` ends this.", markup=False
@@ -154,7 +154,7 @@ _DEEDS = {DaemonVerb.STOP: "is stopped", DaemonVerb.START: "is started", DaemonV
 _NEXT = {DaemonVerb.STOP: "stays stopped", DaemonVerb.START: "starts", DaemonVerb.RESTART: "starts"}
 
 
-def _told(done: DaemonRequest, *, runs: bool) -> str:
+def _outcome(done: DaemonRequest, *, runs: bool) -> str:
     if not runs:
         return f"nothing runs here: {done.daemon} {_NEXT[done.want]} from the next `ringrift run` on"
     if done.done_s is None:
@@ -275,13 +275,13 @@ def print_workers(found: tuple[WorkerStatus, ...]) -> None:
 
 
 def _worker_row(each: WorkerStatus) -> tuple[str, ...]:
-    told = []
+    parts = []
     if (aside := each.set_aside) is not None:
-        told.append(f"set aside until {clock(aside['until_s'], with_date=True)}: {aside['reason']}")
+        parts.append(f"set aside until {clock(aside['until_s'], with_date=True)}: {aside['reason']}")
     if each.games_of_user_program:
-        told.append(f"{count(each.games_of_user_program)} games of a program of your own: never compared")
+        parts.append(f"{count(each.games_of_user_program)} games of a program of your own: never compared")
     numbers = (each.jobs, each.games, each.rows, each.refused, each.compared, each.faults, each.disputed)
-    return (each.name, each.node or "-", *map(count, numbers), "; ".join(told))
+    return (each.name, each.node or "-", *map(count, numbers), "; ".join(parts))
 
 
 async def _statistics(engine: Engine) -> tuple[WorkerStatus, ...]:

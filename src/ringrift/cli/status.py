@@ -45,16 +45,16 @@ def status(as_json: bool) -> None:
             waiting = not_started(config) if value is None else {}
         else:
             check_not_lost(settings)
-        told = None if value is None else decode_run_status(value)
+        run = None if value is None else decode_run_status(value)
         loop = read_pid_file(settings.coordination_dir / PID_FILE)
         # its file outlives a process that was killed
         loop = loop if loop is not None and loop.is_alive else None
         address = read_address(settings.coordination_dir)
     if as_json:
         more = ({"damage": damage} if damage else {}) | ({"not_started": waiting} if waiting else {})
-        print_json(document(told, loop, address, now_s=now_s) | more)
+        print_json(document(run, loop, address, now_s=now_s) | more)
     else:
-        load(DRAWING)(told, loop, address, now_s=now_s, waiting=waiting)
+        load(DRAWING)(run, loop, address, now_s=now_s, waiting=waiting)
     if damage:
         click.secho(f"ringrift: {damage}", err=True, fg="red")
 
@@ -78,10 +78,10 @@ def damage_seen(data_dir: Path, *, revision: int) -> str:
 
 
 def document(
-    told: RunStatus | None, loop: MasterLoop | None, address: Address | None, *, now_s: float
+    status: RunStatus | None, loop: MasterLoop | None, address: Address | None, *, now_s: float
 ) -> dict[str, Any]:
     """What programs get: the status, and whether it is of now."""
-    fields: dict[str, Any] = {"configs": {}} if told is None else msgspec.to_builtins(told)
+    fields: dict[str, Any] = {"configs": {}} if status is None else msgspec.to_builtins(status)
     if loop is None:
         fields["state"] = "stopped"  # a process that was killed could not say so
     return {
@@ -89,6 +89,6 @@ def document(
         "pid": None if loop is None else loop.pid,
         "page": None if address is None else address.url,
         # a clock that was set back gives no age below 0
-        "age_s": None if told is None else max(0.0, now_s - told.at_s),
+        "age_s": None if status is None else max(0.0, now_s - status.at_s),
         **fields,
     }

@@ -351,9 +351,9 @@ async def _take_control(
     await lease.take()
     stack.push_async_callback(lease.release)
     await get_orchestrator_roles().check_control_is_free()
-    keeper = TaskOwner("control lease")
-    stack.push_async_callback(_end, keeper, CANCEL_S_MAX)
-    keeping = keeper.create_task(lease.keep())
+    renewing = TaskOwner("control lease")
+    stack.push_async_callback(_end, renewing, CANCEL_S_MAX)
+    keeping = renewing.create_task(lease.keep())
     # Whatever this process writes from here on carries the token.
     engine = fenced(engine, lease.guard, on_lost=lease.note_refusal, exchanged=lease.exchanged)
     shared_engine().put(engine)

@@ -37,8 +37,8 @@ from ringrift.learning.tuning import (
     TuningStore,
     kind_for_plateau,
     order_search,
+    report_of_finding,
     subject_of,
-    told_of_finding,
     tune_order,
     tuned_rules,
     why_not,
@@ -399,7 +399,7 @@ class OptimizationCoordinator(ListeningCoordinator):
             await self._situations.note(run.config_key, ARCHITECTURE, text, **about, **found)
         situation, loop = self._situations.get(run.config_key), self._situations.loop
         if run.improved and subject_of(run) != HEURISTIC and situation is not None and loop is not None:
-            text, details = told_of_finding(situation.state, run, loop.rules.preset)
+            text, details = report_of_finding(situation.state, run, loop.rules.preset)
             await self._situations.note(run.config_key, TOPIC, text, **details)
 
 

@@ -147,7 +147,7 @@ class RecallRequests:
             await self._kv.delete(key, revision=entry.revision)
 
 
-def is_news(state: ConfigState, recall: Recalled) -> bool:
+def is_new(state: ConfigState, recall: Recalled) -> bool:
     """Whether *recall* would change what the facts say."""
     known = state.recalls.get(recall.recall_id)
     if known is None:
@@ -215,7 +215,7 @@ def changes_standing(state: ConfigState, request: Request, now_s: float) -> bool
 
 async def tell_set_aside(kv: KeyValue, aside: dict[str, SetAside]) -> None:
     """Make the records that workers look at be *aside*, no more and no less."""
-    told = {entry.key: entry.value for entry in await kv.entries(SET_ASIDE)}
+    known = {entry.key: entry.value for entry in await kv.entries(SET_ASIDE)}
     wanted = {
         set_aside_key(name): msgspec.json.encode(
             SetAsideRecord(worker=name, reason=why.reason, since_s=why.since_s, until_s=why.until_s)
@@ -223,9 +223,9 @@ async def tell_set_aside(kv: KeyValue, aside: dict[str, SetAside]) -> None:
         for name, why in aside.items()
     }
     for key, value in wanted.items():
-        if told.get(key) != value:
+        if known.get(key) != value:
             await kv.put(key, value)
-    for key in told.keys() - wanted.keys():
+    for key in known.keys() - wanted.keys():
         await kv.delete(key)
 
 
@@ -436,7 +436,7 @@ class TrainingSlots:
         # The claim of a worker that was killed stands until somebody next asks the queue for work.
         return {config: item for config, item in found.items() if (item.lease_until_s or now_s + 1) > now_s}
 
-    async def told_by_workers(self) -> dict[str, RunningRecord]:
+    async def reported_by_workers(self) -> dict[str, RunningRecord]:
         """Return what workers say of the jobs that they have, by item."""
         return {each.job_id: each for each in await running_jobs((await self._open_engine()).kv)}
 
@@ -525,8 +525,8 @@ async def held_slots(kv: KeyValue, entries: Iterable[Entry] | None = None) -> di
     found = {}
     for config in configs:
         holder = await lease_holder(kv, config_lease(config))
-        told = await kv.get(JOBS + quote(config, safe=""))
-        job = None if told is None else decode_entry(told, TrainingJob)
+        stored = await kv.get(JOBS + quote(config, safe=""))
+        job = None if stored is None else decode_entry(stored, TrainingJob)
         if holder is None:
             continue  # it was given back just now
         if job is not None and job.holder == holder.holder:

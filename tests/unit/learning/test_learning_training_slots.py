@@ -417,7 +417,7 @@ async def test_what_is_asked_of_it_on_the_loop_does_not_wait_for_the_store(monke
     def no_store(*_):
         pytest.fail("the loop would stand still meanwhile")
 
-    for name in ("running", "ended", "of_workers", "told_by_workers"):
+    for name in ("running", "ended", "of_workers", "reported_by_workers"):
         monkeypatch.setattr(coordinator.slots, name, no_store)
     for getter in reported_getters(coordinator):
         if not getter.waits:

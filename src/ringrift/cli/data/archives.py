@@ -95,8 +95,8 @@ def backup(archive: str, data_type: str, prepare: bool, memory: bool, as_json: b
 
     with plain_errors():
         report, state = move_with_bars(work, quiet=as_json)
-    told = None if state is None else _state_facts(state)
-    _tell_report(report, "backed up to", as_json=as_json, more={"state": told})
+    answer = None if state is None else _state_facts(state)
+    _tell_report(report, "backed up to", as_json=as_json, more={"state": answer})
     if state is not None and not as_json:
         console().print(f"state of {_state_text(state)}", markup=False)
         _tell_lost(state)
@@ -177,8 +177,8 @@ def _check_no_archive(data_dir: Path) -> None:
 
 def _tell_no_state(*, here: bool) -> None:
     if here:
-        told = "There is a run here, so these are files only and no state was taken"
-        console().print(f"{told}; --replace puts the archived state in place of this run.")
+        text = "There is a run here, so these are files only and no state was taken"
+        console().print(f"{text}; --replace puts the archived state in place of this run.")
     else:
         console().print("The archive has no state of a run: these are files only.")
 
@@ -327,9 +327,9 @@ def check(archive: str, mend: bool, as_json: bool) -> None:
         if has_run():
             ask_plane(lambda plane: _note(plane, node, findings))
     if as_json:
-        told = {**asdict(findings), "damaged": [asdict(each) for each in findings.damaged]}
-        del told["sound"]  # a card for each file: no news, and most of the output
-        print_json(told)
+        report = {**asdict(findings), "damaged": [asdict(each) for each in findings.damaged]}
+        del report["sound"]  # a card for each file: no news, and most of the output
+        print_json(report)
     else:
         _tell_findings(findings)
     if findings.left_damaged:

@@ -118,7 +118,7 @@ def _tell_sync(found: SyncResponse) -> None:
 
 def _once_each(found: SyncResponse) -> list[str]:
     """Errors without the name of the backend; each backend that was tried says the same of a node or file."""
-    told: dict[tuple[str, str], str] = {}
+    seen: dict[tuple[str, str], str] = {}
     for error in found.errors:
         first, _, rest = error.partition(": ")
         plain = rest if first in _BACKENDS else error
@@ -126,8 +126,8 @@ def _once_each(found: SyncResponse) -> list[str]:
         about, _, _ = why.partition(": ")
         file = about if _SHORT_DIGEST.fullmatch(about) else ""
         # the first words are those of the backend that was preferred
-        told.setdefault((node, file), why if why.startswith(f"{node} ") else plain)
-    lines, left_out = list(told.values())[:FAILED_SHOWN], len(told) - FAILED_SHOWN
+        seen.setdefault((node, file), why if why.startswith(f"{node} ") else plain)
+    lines, left_out = list(seen.values())[:FAILED_SHOWN], len(seen) - FAILED_SHOWN
     return [*lines, f"and {count(left_out)} more"] if left_out > 0 else lines
 
 
@@ -281,11 +281,11 @@ def _each(
 
 def _tell(done: list[tuple[Artifact, str]], changed: str, *, as_json: bool) -> None:
     if as_json:
-        rows = [{"digest": artifact.digest, changed: told.startswith(changed)} for artifact, told in done]
+        rows = [{"digest": artifact.digest, changed: said.startswith(changed)} for artifact, said in done]
         print_json(rows)
         return
-    for artifact, told in done:
-        console().print(f"{brief(artifact.digest)} {artifact.name}: {told}", markup=False)
+    for artifact, said in done:
+        console().print(f"{brief(artifact.digest)} {artifact.name}: {said}", markup=False)
 
 
 EXIT_DAMAGED = 1

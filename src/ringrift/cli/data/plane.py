@@ -86,18 +86,18 @@ class WatchedTransfers:
         total = sum(artifact.size for artifact in artifacts)
         task = self._progress.add_task(title, total=total, files=f"0 of {len(artifacts)} files")
 
-        async def on_progress(told: TransferProgress) -> None:
-            self._show(task, told)
-            await plain.on_progress(told)
+        async def on_progress(report: TransferProgress) -> None:
+            self._show(task, report)
+            await plain.on_progress(report)
 
         yield {**how, "terms": replace(plain, on_progress=on_progress)}
 
-    def _show(self, task: TaskID, told: TransferProgress) -> None:
+    def _show(self, task: TaskID, report: TransferProgress) -> None:
         self._progress.update(
             task,
-            completed=told.bytes_done,
-            total=told.bytes_total,
-            files=f"{told.files_done} of {told.files_total} files",
+            completed=report.bytes_done,
+            total=report.bytes_total,
+            files=f"{report.files_done} of {report.files_total} files",
         )
 
 
@@ -135,8 +135,8 @@ def _say_if_unnamed(plane: DataPlane) -> None:
     """A machine under a name of its own has none of its node's files, which looks as if all were well."""
     others = [node.name for node in plane.nodes.others() if not node.is_archive]
     if others and plane.this.name not in (plane.settings.nodes or {}):
-        told = f"this machine goes by {plane.this.name!r}, which is no node of the config file"
-        click.echo(f"note: {told}; RINGRIFT_NODE_ID says which it is: {', '.join(others)}", err=True)
+        text = f"this machine goes by {plane.this.name!r}, which is no node of the config file"
+        click.echo(f"note: {text}; RINGRIFT_NODE_ID says which it is: {', '.join(others)}", err=True)
 
 
 def move_with_bars(
@@ -170,8 +170,8 @@ async def find_artifact(plane: DataPlane, text: str) -> Artifact:
         known = (await plane.view()).cards
         found = [each for each in known if each.digest.startswith(text) or each.name == text]
     if len(found) != 1:
-        told = "no artifact is" if not found else f"{len(found)} artifacts are"
-        raise ConfigError(f"{told} called {text!r}; `ringrift data ls` lists them")
+        message = "no artifact is" if not found else f"{len(found)} artifacts are"
+        raise ConfigError(f"{message} called {text!r}; `ringrift data ls` lists them")
     return found[0]
 
 

@@ -219,8 +219,8 @@ async def _rebuild(settings: Settings, runtime: Runtime, found: SealedFiles, *, 
     _tell(found, made)
     _tell_change(aside, changed=changed)
     if known:
-        told = f"An archive may know more: `ringrift data restore {known[0]} --replace`."
-        console().print(told, markup=False)
+        text = f"An archive may know more: `ringrift data restore {known[0]} --replace`."
+        console().print(text, markup=False)
 
 
 async def _write(

@@ -46,8 +46,8 @@ def explain(config: str, as_json: bool) -> None:
         found, paused, loop = ask_engine(lambda engine: _read(engine, config))
         runs, now_s = is_master_loop_running(), system_runtime().now_s()
     if as_json:
-        told = {"config": config, "running": runs, "paused": paused, "stages": found}
-        print_json({**told, "loop_stopped": loop})
+        report = {"config": config, "running": runs, "paused": paused, "stages": found}
+        print_json({**report, "loop_stopped": loop})
         return
     if loop is not None:
         by, since = loop.by or "a user", duration(now_s - loop.at_s)

@@ -164,8 +164,8 @@ def show(config: str, model: str | None, as_json: bool) -> None:
         print_json(row)
         return
     console().print(f"{found.purpose or 'model'} {found.number} of {config}: {found.digest}", markup=False)
-    told = rating(row["rating"], row["rating_interval"])
-    console().print(f"{row['state']}, rating {told} from {row['rated_games']} games", markup=False)
+    strength = rating(row["rating"], row["rating_interval"])
+    console().print(f"{row['state']}, rating {strength} from {row['rated_games']} games", markup=False)
     shards = len(learned_shards(history.state, found))
     console().print(f"trained on {count(found.rows_seen)} rows in all, the last ones of {shards} shards")
     console().print(f"lineage: {' < '.join(brief(each) for each in row['lineage'])}\n")
@@ -385,10 +385,16 @@ class Chapter:
         rows = []
         for model in (*run.models.values(), *run.students.values()):
             rated = ratings.get(model.digest)
-            told = NOTHING if rated is None else rating(rated.rating, (rated.low, rated.high))
+            shown = NOTHING if rated is None else rating(rated.rating, (rated.low, rated.high))
             state = str(model.state).replace("_", " ")
             rows.append(
-                (model.purpose or str(model.number), brief(model.digest), brief(model.parent), state, told)
+                (
+                    model.purpose or str(model.number),
+                    brief(model.digest),
+                    brief(model.parent),
+                    state,
+                    shown,
+                )
             )
         return ("model", "digest", "parent", "state", "rating"), rows
 
@@ -431,11 +437,11 @@ def _tables(chapter: Chapter) -> list[tuple[str, Table]]:
 
 def _opening(run: RunStatus, now_s: float) -> str:
     for_long, seen = duration(run.at_s - run.started_s), clock(run.at_s, with_date=True)
-    told = f"The run on {run.node} is {run.state} with {run.workers} workers, since {for_long}"
+    text = f"The run on {run.node} is {run.state} with {run.workers} workers, since {for_long}"
     # A process that was killed leaves its last status behind, which still says "running".
     if run.state == "stopped" or now_s - run.at_s > FRESH_S:
-        told = f"The run on {run.node} was last seen at {seen}, {for_long} after its start"
-    return f"Written {clock(now_s, with_date=True)}. {told}."
+        text = f"The run on {run.node} was last seen at {seen}, {for_long} after its start"
+    return f"Written {clock(now_s, with_date=True)}. {text}."
 
 
 def _evidence(evidence: dict[str, Any]) -> str:

@@ -24,7 +24,7 @@ from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.plan.trust import RecallEffect, TouchedModel, known_workers, recall_effect
-from ringrift.learning.requests import RecallRequests, is_news
+from ringrift.learning.requests import RecallRequests, is_new
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.worker.records import live_workers
 
@@ -53,8 +53,8 @@ def covered_in_words(recall: Recalled) -> str:
 
 
 def effect_as_json(effect: RecallEffect) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.to_builtins(effect)
-    return {**told, "games": effect.games, "rows": effect.rows}
+    report: dict[str, Any] = msgspec.to_builtins(effect)
+    return {**report, "games": effect.games, "rows": effect.rows}
 
 
 def print_effect(effect: RecallEffect) -> None:
@@ -130,8 +130,8 @@ async def require_worker(kv: KeyValue, states: Sequence[ConfigState], worker: st
     known = sorted({*known_workers(states), *(each.name for each in await live_workers(kv))})
     if worker in known:
         return worker
-    told = f"there are {_listed(known)}" if known else "no worker has brought anything yet"
-    raise ConfigError(f"no worker is called {worker!r}; {told}")
+    text = f"there are {_listed(known)}" if known else "no worker has brought anything yet"
+    raise ConfigError(f"no worker is called {worker!r}; {text}")
 
 
 def require_model(states: Sequence[ConfigState], text: str) -> str:
@@ -143,9 +143,9 @@ def require_model(states: Sequence[ConfigState], text: str) -> str:
     if len(found) == 1:
         return found.pop()
     known = [f"{model.digest[:12]} ({config} {model.number})" for config, model in models]
-    told = f"there are {_listed(known)}" if known else "no model has been trained yet"
+    message = f"there are {_listed(known)}" if known else "no model has been trained yet"
     what = f"{len(found)} models are" if found else "no model is"
-    raise ConfigError(f"{what} called {text!r}; {told}")
+    raise ConfigError(f"{what} called {text!r}; {message}")
 
 
 def new_recall_id(recall: Recalled) -> str:
@@ -160,7 +160,7 @@ async def make_fact(engine: Engine, recall: Recalled, configs: Sequence[str], ru
     async def take_in(kv: KeyValue, ledger: Ledger) -> None:
         asked, config = RecallRequests(kv), ledger.state.config
         for each in await asked.waiting(config):
-            if is_news(ledger.state, each):
+            if is_new(ledger.state, each):
                 await ledger.append(msgspec.structs.replace(each, at_s=runtime.now_s()))
             await asked.remove(config, each)
 
@@ -365,12 +365,12 @@ async def _recalls(engine: Engine) -> list[dict[str, Any]]:
         waiting = {each.recall_id: each for each in await recall_requests.waiting(state.config)}
         for each in (state.recalls | waiting).values():
             effect = recall_effect(state, each)
-            told = "withdrawn" if each.withdrawn else "in force"
+            text = "withdrawn" if each.withdrawn else "in force"
             rows.append(
                 {
                     **msgspec.to_builtins(each),
                     "config": state.config,
-                    "state": f"waits to be {told}" if each.recall_id in waiting else told,
+                    "state": f"waits to be {text}" if each.recall_id in waiting else text,
                     "games": effect.games,
                     "rows": effect.rows,
                     "models": [model.model for model in effect.models],

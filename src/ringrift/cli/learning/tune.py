@@ -187,13 +187,13 @@ async def _in_the_run(engine: Engine, search: Search, *, wait: bool, quiet: bool
         run = await order_search(engine, runtime, search, state, rules)
     if not quiet:
         console().print(f"{run.run_id}: {run.reason}", markup=False)
-    told = ""
+    text = ""
     while wait and run.status.is_open:
         await runtime.sleep(LOOK_S)
         line = await _line(engine, run)
-        if line != told and not quiet:
+        if line != text and not quiet:
             console().print(f"  {line}", markup=False)
-        told = line
+        text = line
         run = await store.get(run.run_id) or run
     return run
 
@@ -242,12 +242,12 @@ def _show_run(run: OptimizationRun, as_json: bool) -> None:
         _print_finding(str(run.optimization_type), run.best_params, run.best_score, improved=run.improved)
         if run.improved:
             used = {SEARCH: "games", HEURISTIC: ""}.get(subject_of(run), "trainings")
-            told = (
+            text = (
                 f"The next {used} of {run.config_key} use it"
                 if used
                 else "It is an anchor, and stays as it is"
             )
-            console().print(f"{told}.", markup=False)
+            console().print(f"{text}.", markup=False)
     if run.error:
         raise click.exceptions.Exit(1)
 
@@ -264,9 +264,9 @@ def _show_result(config: str, kind: str, result: dict[str, Any], as_json: bool) 
 def _print_finding(kind: str, found: dict[str, Any], score: float | None, *, improved: bool) -> None:
     rows = [(name, f"{value:g}" if isinstance(value, float) else str(value)) for name, value in found.items()]
     print_table(f"The best of {kind}", ("parameter", "value"), rows)
-    told = NOTHING if score is None else f"{score:.4g}"
+    text = NOTHING if score is None else f"{score:.4g}"
     shown = "a match on fresh games showed that it is better" if improved else "not shown to be better"
-    console().print(f"score {told}: {shown} than what is in use")
+    console().print(f"score {text}: {shown} than what is in use")
 
 
 def _list(runs: list[OptimizationRun], found: dict[str, list[str]], as_json: bool) -> None:

@@ -276,7 +276,7 @@ class _Run:
             architecture=net.architecture,
             parent=self._parent.sha256 if self._parent is not None else None,
             rows_seen=before + state.best_step * params.batch,
-            notes={"run": self._identity, "data": self._data, **self._told(net)},
+            notes={"run": self._identity, "data": self._data, **self._training_notes(net)},
         )
         self._write_curve(state)
         learner = self._epochs.learner
@@ -292,7 +292,7 @@ class _Run:
             title = f"{self._params.out.stem}: losses"
             part.write_text(line_plot(title, lines, x_label="step", y_label="loss"), encoding="utf8")
 
-    def _told(self, net: ResidualNet) -> dict[str, Any]:
+    def _training_notes(self, net: ResidualNet) -> dict[str, Any]:
         """What the card says of the run: losses at the last look, and how far values are off."""
         state = self._epochs.state
         last = state.curve[-1]
@@ -319,7 +319,7 @@ class _Run:
         self._job.sealed(describe(checkpoint_path(self._params.out), "checkpoint"))
         for suffix in (".curve.jsonl", ".curve.svg"):
             self._job.sealed(describe(self._params.out.with_suffix(suffix), "curve"))
-        told = {name: value for name, value in card.notes.items() if name not in ("run", "data")}
+        notes = {name: value for name, value in card.notes.items() if name not in ("run", "data")}
         about = {
             "config": card.config,
             "model": str(self._params.out),
@@ -328,7 +328,7 @@ class _Run:
             "rows_seen": card.rows_seen,
             "samples_per_s": samples_per_s,
         }
-        return Outcome(ExitCode.DONE, {**about, **told})
+        return Outcome(ExitCode.DONE, {**about, **notes})
 
 
 class _Pace:
