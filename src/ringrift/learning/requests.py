@@ -295,7 +295,7 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True):
 class _Held:
     job: TrainingJob
     leases: tuple[NamedLease, ...]
-    keepers: TaskOwner  # renew the leases
+    renewals: TaskOwner  # renew the leases
 
 
 class TrainingSlots:
@@ -356,10 +356,10 @@ class TrainingSlots:
             model_version=model_version,
         )
         leases = (own, place)
-        keepers = TaskOwner(f"training slot {job.job_id}")
+        renewals = TaskOwner(f"training slot {job.job_id}")
         for lease in leases:
-            keepers.create_task(self._keep(job, lease), name=lease.name)
-        self._held[job.job_id] = _Held(job, leases, keepers)
+            renewals.create_task(self._keep(job, lease), name=lease.name)
+        self._held[job.job_id] = _Held(job, leases, renewals)
         await self._write(kv, job)
         log.info("training.slot_taken", job_id=job.job_id, config=config_key, token=token)
         return job
@@ -371,7 +371,7 @@ class TrainingSlots:
         held = self._held.pop(job_id, None)
         if held is None:
             return False
-        await held.keepers.stop(RELEASE_S)
+        await held.renewals.stop(RELEASE_S)
         async with asyncio.timeout(RELEASE_S):
             kv = (await self._open_engine()).kv
             if held.leases[0].held:

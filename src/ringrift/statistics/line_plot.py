@@ -63,24 +63,30 @@ def line_plot(
         parts.append(_text(LEFT - 8, down(y) + 4, f"{y:g}", anchor="end"))
     for number, (name, points) in enumerate(kept.items()):
         colour = COLOURS[number % len(COLOURS)]
-        if band := drawn.get(name, []):
-            edge = [(x, high) for x, _, high in band] + [(x, low) for x, low, _ in reversed(band)]
+        band = drawn.get(name, [])
+        edge = [(x, high) for x, _, high in band] + [(x, low) for x, low, _ in reversed(band)]
+        if edge:
             outline = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in edge)
             parts.append(f'<polygon points="{outline}" fill="{colour}" fill-opacity="0.14"/>')
-        path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
-        said = notes.get(name) or [""] * (len(points) if len(points) <= DOTS_MAX else 0)
-        parts += [
-            f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="2.4" fill="{colour}">'
-            f"{f'<title>{escape(note)}</title>' if note else ''}</circle>"
-            for (x, y), note in zip(points, said, strict=False)
-        ]
+        placed = [(across(x), down(y)) for x, y in points]
+        parts += _drawn_line(placed, notes.get(name, ()), colour)
         parts.append(_text(WIDTH - RIGHT + 14, TOP + 14 + 18 * number, name, colour=colour))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'font-family="sans-serif"><title>{escape(title)}</title>'
     )
     return "\n".join([head, *parts, "</svg>", ""])
+
+
+def _drawn_line(placed: Points, notes: Sequence[str], colour: str) -> list[str]:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+    said = notes or [""] * (len(placed) if len(placed) <= DOTS_MAX else 0)
+    dots = [
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{colour}">'
+        f"{f'<title>{escape(note)}</title>' if note else ''}</circle>"
+        for (x, y), note in zip(placed, said, strict=False)
+    ]
+    return [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>', *dots]
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
