@@ -58,6 +58,11 @@ class RetryOutcome(StrEnum):
     SKIPPED = "skipped"  # not due, not ours, or taken by another process
 
 
+def _settings() -> Settings:
+    """Those of this process, read when they are needed."""
+    return process_scope().get(Settings, read_settings)
+
+
 class DeadLetterQueue(SingletonMixin):
     """Keeps and retries dead letters. Calls that are not async block for the length of one SQL statement."""
 
@@ -70,11 +75,8 @@ class DeadLetterQueue(SingletonMixin):
         *,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
-        settings: Settings | None = None,
     ) -> None:
-        settings = settings or process_scope().get(Settings, read_settings)
-        named = settings.dlq_path if db_path is None else db_path
-        self._handler_s_max = settings.event_handler_timeout
+        named = _settings().dlq_path if db_path is None else db_path
         self.db_path = Path(check_database("db_path", named) or named)
         self.max_retries = max_retries
         self.base_backoff, self.max_backoff = base_backoff_seconds, max_backoff_seconds
@@ -248,7 +250,7 @@ class DeadLetterQueue(SingletonMixin):
         deliver = await self._way_to_deliver(letter)
         if deliver is None:
             return RetryOutcome.SKIPPED
-        now_s, limit_s = self._runtime.now_s(), self._handler_s_max
+        now_s, limit_s = self._runtime.now_s(), _settings().event_handler_timeout
         until_s = now_s + 2.0 * limit_s
         if not await asyncio.to_thread(self._store.claim, letter_id, now_s=now_s, until_s=until_s):
             return RetryOutcome.SKIPPED
@@ -302,7 +304,7 @@ class DeadLetterQueue(SingletonMixin):
     async def _way_to_deliver(self, letter: FailedEvent) -> Callable[[], Awaitable[str | None]] | None:
         """Return how this process can retry the letter; None if it cannot."""
         if handlers := self._handlers.get(letter.event_type):
-            return lambda: _first_success(handlers, letter.payload, self._handler_s_max)
+            return lambda: _first_success(handlers, letter.payload)
         router = self._router or process_scope().peek(UnifiedEventRouter)
         if letter.subscription:
             # Several processes may have a subscription of this name; the instance says whose letter it is.
@@ -378,10 +380,8 @@ async def _nobody(letter: FailedEvent) -> str:
     )
 
 
-async def _first_success(
-    handlers: list[LetterHandler], payload: dict[str, Any], limit_s: float
-) -> str | None:
-    error = "no handler"
+async def _first_success(handlers: list[LetterHandler], payload: dict[str, Any]) -> str | None:
+    error, limit_s = "no handler", _settings().event_handler_timeout
     for handler in handlers:
         scope = asyncio.timeout(limit_s)
         try:

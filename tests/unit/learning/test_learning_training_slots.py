@@ -105,7 +105,7 @@ def test_a_dead_trainers_slot_is_taken_over_and_the_dead_one_is_fenced_off():
     async def main():
         engine, runtime, (dead, alive) = two_processes(slots_max=1)
         job = await dead.request("hex8_2p")
-        await dead._held[job.job_id].keepers.stop(1.0)  # the process hangs: nobody renews
+        await dead._held[job.job_id].renewals.stop(1.0)  # the process hangs: nobody renews
         await runtime.sleep(SHORT.lease_s + 1)
         assert await alive.running() == []  # what it wrote is still there, and nobody stands behind it
         taken = await alive.request("hex8_2p", wait_s=60.0)
@@ -164,7 +164,7 @@ def test_no_worker_trains_beside_a_slot_and_it_goes_on_when_the_slot_is_given_ba
         (claim,) = await engine.queue.claim(WORKER, lease_s=30.0)
         await engine.queue.release(claim.id, token=claim.token)
         job = await mine.request("hex8_2p")
-        await mine._held[job.job_id].keepers.stop(1.0)  # the process hangs: nobody renews
+        await mine._held[job.job_id].renewals.stop(1.0)  # the process hangs: nobody renews
         assert [each.id for each in await engine.queue.claim(WORKER, lease_s=30.0, wait_s=60.0)] == [claim.id]
         assert not mine.holds(job.job_id)
         await engine.close()
