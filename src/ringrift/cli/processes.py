@@ -12,7 +12,7 @@ from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors,
 from ringrift.cli.control import running_status
 from ringrift.cli.data_folder import ask_engine, change_engine
 from ringrift.cli.format import clock, console, count, duration, print_table
-from ringrift.cli.learning.recall import read_states, require_worker, tell_taken_in, through_the_writer
+from ringrift.cli.learning.recall import make_facts, read_states, require_worker, tell_taken_in
 from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import is_master_loop_running, read_master_loop
 from ringrift.daemons.registry import PROFILES, DaemonSpec, product_registry, profile_types
@@ -26,11 +26,10 @@ from ringrift.daemons.requests import (
 )
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.lock_files import OWN_PROGRAM
-from ringrift.engine.ports import Engine, KeyValue
+from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
 from ringrift.health.run_status import WorkerStatus
 from ringrift.learning.facts.facts import WorkerResumed, WorkerSetAside
-from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.plan.trust import BY_PERSON
 from ringrift.learning.requests import Request, StandingRequests, changes_standing
@@ -291,32 +290,20 @@ async def _statistics(engine: Engine) -> tuple[WorkerStatus, ...]:
 
 async def _make_fact(engine: Engine, asked: Request) -> bool:
     """Ask for it in every config; return whether it is a fact now."""
-    runtime, requests = system_runtime(), StandingRequests(engine.kv)
-    states = await read_states(engine.kv, None)
+    runtime, states = system_runtime(), await read_states(engine.kv, None)
     # A misspelt name would be kept as a fact for ever.
     await require_worker(engine.kv, states, asked.worker)
     if not any(changes_standing(state, asked, runtime.now_s()) for state in states):
         is_aside = isinstance(asked, WorkerSetAside)
         raise ConfigError(f"{asked.worker} is {'set aside already' if is_aside else 'not set aside'}")
-
-    async def take_in(kv: KeyValue, ledger: Ledger) -> None:
-        waiting, config = StandingRequests(kv), ledger.state.config
-        for each in await waiting.waiting(config):
-            if changes_standing(ledger.state, each, runtime.now_s()):
-                await ledger.append(msgspec.structs.replace(each, at_s=runtime.now_s()))
-            # After the fact is written: a crash between the two repeats a request, which then changes
-            # nothing.
-            await waiting.remove(config, each)
-
-    configs = [state.config for state in states]
-    for config in configs:
-        await requests.add(config, asked)
-    return await through_the_writer(
+    return await make_facts(
         engine,
-        configs,
+        [state.config for state in states],
         runtime,
-        take_in=take_in,
-        is_waiting=lambda config: requests.is_waiting(config, asked.worker),
+        asked,
+        requests=StandingRequests,
+        name=asked.worker,
+        is_new=lambda state, each: changes_standing(state, each, runtime.now_s()),
     )
 
 

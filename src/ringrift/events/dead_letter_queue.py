@@ -58,11 +58,6 @@ class RetryOutcome(StrEnum):
     SKIPPED = "skipped"  # not due, not ours, or taken by another process
 
 
-def _settings() -> Settings:
-    """Those of this process, read when they are needed."""
-    return process_scope().get(Settings, read_settings)
-
-
 class DeadLetterQueue(SingletonMixin):
     """Keeps and retries dead letters. Calls that are not async block for the length of one SQL statement."""
 
@@ -76,7 +71,7 @@ class DeadLetterQueue(SingletonMixin):
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        named = _settings().dlq_path if db_path is None else db_path
+        named = process_scope().get(Settings, read_settings).dlq_path if db_path is None else db_path
         self.db_path = Path(check_database("db_path", named) or named)
         self.max_retries = max_retries
         self.base_backoff, self.max_backoff = base_backoff_seconds, max_backoff_seconds
@@ -250,7 +245,10 @@ class DeadLetterQueue(SingletonMixin):
         deliver = await self._way_to_deliver(letter)
         if deliver is None:
             return RetryOutcome.SKIPPED
-        now_s, limit_s = self._runtime.now_s(), _settings().event_handler_timeout
+        now_s, limit_s = (
+            self._runtime.now_s(),
+            process_scope().get(Settings, read_settings).event_handler_timeout,
+        )
         until_s = now_s + 2.0 * limit_s
         if not await asyncio.to_thread(self._store.claim, letter_id, now_s=now_s, until_s=until_s):
             return RetryOutcome.SKIPPED
@@ -381,7 +379,7 @@ async def _nobody(letter: FailedEvent) -> str:
 
 
 async def _first_success(handlers: list[LetterHandler], payload: dict[str, Any]) -> str | None:
-    error, limit_s = "no handler", _settings().event_handler_timeout
+    error, limit_s = "no handler", process_scope().get(Settings, read_settings).event_handler_timeout
     for handler in handlers:
         scope = asyncio.timeout(limit_s)
         try:

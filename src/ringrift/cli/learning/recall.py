@@ -24,7 +24,7 @@ from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.plan.trust import RecallEffect, TouchedModel, known_workers, recall_effect
-from ringrift.learning.requests import RecallRequests, is_new
+from ringrift.learning.requests import RecallRequests, Request, StandingRequests, is_new
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.work.worker.records import live_workers
 
@@ -155,48 +155,45 @@ def new_recall_id(recall: Recalled) -> str:
 
 async def make_fact(engine: Engine, recall: Recalled, configs: Sequence[str], runtime: Runtime) -> bool:
     """Ask for *recall* and return whether it is a fact now; if not, the run takes it in when it can."""
-    recall_requests = RecallRequests(engine.kv)
-
-    async def take_in(kv: KeyValue, ledger: Ledger) -> None:
-        asked, config = RecallRequests(kv), ledger.state.config
-        for each in await asked.waiting(config):
-            if is_new(ledger.state, each):
-                await ledger.append(msgspec.structs.replace(each, at_s=runtime.now_s()))
-            await asked.remove(config, each)
-
-    for config in configs:
-        await recall_requests.add(config, recall)
-    return await through_the_writer(
-        engine,
-        configs,
-        runtime,
-        take_in=take_in,
-        is_waiting=lambda config: recall_requests.is_waiting(config, recall.recall_id),
+    return await make_facts(
+        engine, configs, runtime, recall, requests=RecallRequests, name=recall.recall_id, is_new=is_new
     )
 
 
-async def through_the_writer(
+async def make_facts(
     engine: Engine,
     configs: Sequence[str],
     runtime: Runtime,
+    asked: Recalled | Request,
     *,
-    take_in: Callable[[KeyValue, Ledger], Awaitable[None]],
-    is_waiting: Callable[[str], Awaitable[bool]],
+    requests: type[RecallRequests] | type[StandingRequests],
+    name: str,
+    is_new: Callable[[ConfigState, Any], bool],
 ) -> bool:
-    """Let what was asked for become a fact of *configs*; return whether it is one now.
+    """Ask for a fact of *configs*, and for all that waits like it; return whether it is one now.
 
     Facts have one writer. Where a run is alive that is its control process, which is waited for; where none
     is, this one takes its place for a moment.
     """
     settings = get_settings()
+    stored: Any = requests(engine.kv)  # of the kind of *asked*
+    for config in configs:
+        await stored.add(config, asked)
     async with AsyncExitStack() as stack:
         try:
             mine = await stack.enter_async_context(in_control(engine, runtime, MasterLoopGuard(), settings))
         except Conflict:
-            return await _is_taken_in(configs, runtime, is_waiting)
+            return await _is_taken_in(configs, runtime, lambda config: stored.is_waiting(config, name))
         bucket = configured_rules(settings).bucket
+        waiting: Any = requests(mine.kv)
         for config in configs:
-            await take_in(mine.kv, await Ledger.open(mine.kv, config, bucket_rules=bucket))
+            ledger = await Ledger.open(mine.kv, config, bucket_rules=bucket)
+            for each in await waiting.waiting(config):
+                if is_new(ledger.state, each):
+                    await ledger.append(msgspec.structs.replace(each, at_s=runtime.now_s()))
+                # After the fact is written: a crash between the two repeats a request, which then changes
+                # nothing.
+                await waiting.remove(config, each)
     return True
 
 
