@@ -257,22 +257,38 @@ class MatchJudgement:
     at_cap: bool = False
 
 
+# Elo above elo0, and the risk that one who is only as strong as elo0 seems to be ahead by that much. A test
+# of a few points takes as many games to see that a player is far ahead, as it asks for the same small step.
+CLEAR_GAINS = ((100.0, 0.01), (240.0, 0.005))
+
+
 @dataclass(frozen=True, slots=True)
 class SequentialTest:
-    """Stronger by elo1, or by elo0 only? At *games_max* the likelier of the two counts."""
+    """Stronger by elo1, or by elo0 only? At *games_max* the likelier of the two counts.
+
+    With *clear_gains* one who is far ahead passes sooner; their risks come on top of alpha.
+    """
 
     config: SprtConfig
     games_max: int
+    clear_gains: bool = False
 
     def result(self, found: Evidence) -> MatchJudgement:
         state = found.state(self.config)
-        if state.verdict is Verdict.STRONGER:
+        if state.verdict is Verdict.STRONGER or (self.clear_gains and self._is_far_ahead(found)):
             return MatchJudgement(MatchVerdict.PASSED)
         if state.verdict is Verdict.NOT_STRONGER:
             return MatchJudgement(MatchVerdict.FAILED)
         if found.games >= self.games_max:
             return MatchJudgement(MatchVerdict.PASSED if state.llr > 0 else MatchVerdict.FAILED, at_cap=True)
         return MatchJudgement(MatchVerdict.OPEN)
+
+    def _is_far_ahead(self, found: Evidence) -> bool:
+        elo0, rates = self.config.elo0, (self.config.alpha, self.config.beta)
+        return any(
+            found.state(SprtConfig(elo0, elo0 + gain, *rates, self.config.scale)).llr >= -log(risk)
+            for gain, risk in CLEAR_GAINS
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -212,8 +212,9 @@ def test_a_judgement_that_has_begun_goes_on_with_what_it_has_counted():
     candidate = new_model(story)
     story.evaluate(candidate, champion, wins=48, losses=30)
     newer = new_model(story)
+    story.state.models[newer].rows_seen = story.state.models[candidate].rows_seen
     made = planned(story)
-    assert judged(made) == (candidate, [f"model:{{inputs}}/opponent-0.safetensors@{SIMULATIONS}", *FLOOR])
+    assert judged(made) == (candidate, [f"model:{{inputs}}/opponent-0.safetensors@{SIMULATIONS}", "random"])
     gate = made.wanted[0].order.params["gates"][0]
     assert (gate["test"], gate["games"]) == ("sprt", 400)
     assert (gate["prior"]["games"], gate["prior"]["wins"]) == (78, 48)
@@ -227,6 +228,19 @@ def test_a_judgement_that_has_begun_goes_on_with_what_it_has_counted():
     assert isinstance(dropped, Archived)
     assert dropped.model == candidate
     assert "model 3, is judged instead" in dropped.reason
+    carry_out(story, made)
+    assert judged(planned(story))[0] == newer
+
+
+def test_a_judgement_that_has_begun_gives_way_to_who_has_learned_much_more():
+    """Its match will be shorter than what is left of this one."""
+    story, champion = a_champion()
+    candidate = new_model(story)
+    story.evaluate(candidate, champion, wins=48, losses=30)
+    newer = new_model(story)
+    story.state.models[newer].rows_seen = int(1.4 * story.state.models[candidate].rows_seen)
+    made = planned(story)
+    assert [(type(fact), fact.model) for fact in made.decided] == [(Archived, candidate)]
     carry_out(story, made)
     assert judged(planned(story))[0] == newer
 
@@ -257,7 +271,7 @@ def test_who_has_only_the_floor_before_it_is_judged_first():
     story.evaluate(candidate, champion, wins=80, losses=10)
     carry_out(story, planned(story))
     new_model(story)
-    assert judged(planned(story)) == (candidate, FLOOR)
+    assert judged(planned(story)) == (candidate, ["random"])
 
 
 def test_what_is_older_than_a_new_champion_is_dropped():
@@ -299,10 +313,92 @@ def test_the_games_of_a_second_look_that_had_no_time_are_played_by_the_next_job(
     story, first, champion = two_champions()
     story.evaluate(champion, first, wins=8, losses=4, purpose=ROLLBACK)
     (order,) = [each.order for each in planned(story).wanted if each.kind == "evaluate"]
-    assert (order.purpose, order.params["gates"][0]["games"]) == (ROLLBACK, RULES.promotion.chunk_games - 12)
+    (gate,) = order.params["gates"]
+    assert (order.purpose, gate["games"], gate["prior"]["games"]) == (
+        ROLLBACK,
+        RULES.promotion.chunk_games,
+        12,
+    )
+
+
+def test_a_champion_that_is_clearly_ahead_is_looked_at_with_few_games():
+    story, first, champion = two_champions()
+    story.evaluate(champion, first, wins=24, losses=0, purpose=ROLLBACK)
+    assert all(order[0] != ROLLBACK for order in evaluations(planned(story)))
+
+
+def test_a_match_that_few_games_may_decide_begins_with_few_at_a_time():
+    """Those that go on beside them would be played in vain; where many are needed, many go on at a time."""
+    story, champion = a_champion()
+    story.evaluate(champion, "random", wins=2000, losses=0)  # fast enough for as many as there may be
+    candidate = new_model(story)
+
+    def ordered():
+        (order,) = [each.order for each in planned(story).wanted if each.kind == "evaluate"]
+        return order.params["gates"][0]["clear_gains"], order.params["batch"]
+
+    assert ordered() == (True, 32)
+    story.evaluate(candidate, champion, wins=60, losses=50)
+    assert ordered() == (True, 128)
+    story.write(Archived(at_s=story.now_s, model=candidate, reason="for a test"))
+    new_model(story)
+    assert ordered() == (True, 32)
+    details = {"slots": 1, "configs": 1, "gpus": 1}
+    story.write(Noted(at_s=story.now_s, topic=SLOTS_TOPIC, text="", details=details))
+    assert ordered() == (True, 128), "a GPU plays many games as fast as few"
 
 
 # --- the share of judging --------------------------------------------------------------------------------
+
+
+def judged_next(story, rules):
+    """Let the story play until a judgement is ordered: its purpose, and the share of judging with it."""
+    for _ in range(100):
+        made = planned(story, rules)
+        carry_out(story, made)
+        if ordered := evaluations(made):
+            judged_s, total_s = recent_judging(story.state, RECENT_S)
+            return ordered[0][0], (judged_s + 9.0) / (total_s + 9.0)
+        story.play()
+    raise AssertionError("no judgement was ordered")
+
+
+@pytest.mark.parametrize(("grown", "least", "most"), [(1.5, 0.05, 0.075), (1.6, 0.1, 0.15)])
+def test_a_candidate_that_has_hardly_learned_more_than_the_champion_has_half_of_the_share(grown, least, most):
+    """A match of two that are nearly equal takes hundreds of games, and gains next to nothing."""
+    rules = msgspec.structs.replace(RULES, judging_share=0.15)
+    story, champion = a_champion()
+    refused = new_model(story)
+    for _ in range(6):
+        story.evaluate(refused, champion, wins=0, losses=4)
+    candidate = new_model(story)
+    for model, samples in ((champion, 1_000_000), (refused, 1_100_000), (candidate, int(grown * 1_000_000))):
+        story.state.models[model].rows_seen = samples
+    purpose, share = judged_next(story, rules)
+    assert purpose == PROMOTION
+    assert least < share <= most
+
+
+@pytest.mark.parametrize(("grown", "first"), [(1.3, ROLLBACK), (1.5, PROMOTION)])
+def test_a_second_look_waits_while_a_candidate_has_learned_much_more(grown, first):
+    rules = msgspec.structs.replace(RULES, judging_share=0.15)
+    story, _, champion = two_champions()
+    story.state.models[champion].rows_seen = 1_000_000
+    story.evaluate(champion, "random", wins=60, losses=0)
+    for _ in range(4):
+        story.evaluate(champion, "random", wins=1, losses=0)
+    story.state.models[new_model(story)].rows_seen = int(grown * 1_000_000)
+    assert judged_next(story, rules)[0] == first
+
+
+def test_ratings_take_a_quarter_of_the_matches_at_most_once_a_champion_is_rated():
+    story, champion = a_champion()
+    candidate = new_model(story)
+    for _ in range(5):
+        story.evaluate(candidate, champion, wins=5, losses=4)
+        assert "mcts:32" not in judged(planned(story))[1]
+    story.evaluate(candidate, champion, wins=5, losses=4)
+    assert "mcts:32" in judged(planned(story))[1], "two of eight matches were for ratings"
 
 
 def test_judging_waits_for_its_share_of_processor_time_and_says_so():
@@ -381,6 +477,14 @@ def test_a_young_run_judges_ahead_of_its_share_but_no_further_than_it_makes_good
     assert jobs > 5
     assert judged_s / total_s > 0.15
     assert judged_s <= 0.15 * 4 * RECENT_S
+    for at in range(60):  # what it took ahead it gives back little by little, and is never without
+        story.play()
+        if evaluations(planned(story, rules)):
+            jobs, last = jobs + 1, at
+            story.evaluate(candidate, champion, wins=2, losses=2)
+    assert last > 40
+    judged_s, total_s = recent_judging(story.state, 4 * RECENT_S)
+    assert 0.1 < judged_s / total_s < 0.2
 
 
 def test_a_first_model_near_the_floor_gives_way_to_a_newer_one():

@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from ringrift.errors import ConfigError
 from ringrift.statistics.match_evidence import (
     EloScale,
+    Evidence,
+    MatchVerdict,
+    SequentialTest,
     SprtConfig,
     Verdict,
     expected_score,
@@ -67,6 +70,39 @@ def test_a_clear_difference_ends_it_soon_and_a_small_one_takes_longer():
         lengths[elo] = np.mean([length for _, length in runs])
     assert lengths[200] < 60
     assert lengths[200] < lengths[60] / 2
+
+
+def play_to_the_end(test, random, elo):
+    """Openings of two games each, until *test* says something: whether it passed, and its games."""
+    pairs = np.zeros(5, dtype=np.int64)
+    while True:
+        games = 2 * int(pairs.sum())
+        found = Evidence(2, games, pairs=pairs.tolist())
+        result = test.result(found)
+        if result.verdict is not MatchVerdict.OPEN:
+            return result.verdict is MatchVerdict.PASSED and not result.at_cap, games
+        pairs += random.multinomial(1, pair_shares(elo, 0.0))
+
+
+def test_who_is_far_ahead_passes_after_a_third_of_the_games():
+    random = np.random.default_rng(5)
+    step = SprtConfig(0, 35)
+    for elo, least in ((240, 1.6), (400, 2.2)):
+        usual, clear = (
+            [play_to_the_end(SequentialTest(step, 400, clear_gains), random, elo) for _ in range(12)]
+            for clear_gains in (False, True)
+        )
+        assert all(passed for passed, _ in usual + clear)
+        assert np.mean([games for _, games in usual]) > least * np.mean([games for _, games in clear])
+    assert play_to_the_end(SequentialTest(step, 400, clear_gains=True), random, 3000) == (True, 24)
+
+
+def test_an_equal_player_seems_far_ahead_no_more_often_than_stated():
+    """With its own bound as well: 0.01 and 0.005 come on top of 0.05."""
+    random = np.random.default_rng(6)
+    test = SequentialTest(SprtConfig(0, 35), 80, clear_gains=True)  # where luck is greatest
+    passed = sum(play_to_the_end(test, random, 0)[0] for _ in range(150))
+    assert passed <= 150 * 0.065
 
 
 def test_pairs_that_split_decide_faster_than_their_games_counted_one_by_one():

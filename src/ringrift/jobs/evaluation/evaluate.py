@@ -82,6 +82,7 @@ class GateParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     alpha: Rate = 0.05
     beta: Rate = 0.05
     elo_scale: Literal["logistic", "normalised"] = "logistic"
+    clear_gains: bool = False  # whether one who is far ahead passes sooner
     floor: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.85  # the least share
     games_min: Annotated[int, msgspec.Meta(ge=1)] = 16  # before the floor is decided
     prior: GamesBefore = GamesBefore()
@@ -90,7 +91,8 @@ class GateParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     def match_test(self, players: int) -> MatchTest:
         if self.test == "sprt":
             scale = EloScale(self.elo_scale)
-            return SequentialTest(SprtConfig(self.elo0, self.elo1, self.alpha, self.beta, scale), self.games)
+            config = SprtConfig(self.elo0, self.elo1, self.alpha, self.beta, scale)
+            return SequentialTest(config, self.games, self.clear_gains)
         if self.test == "floor":
             return FloorTest(self.floor, self.games_min, self.games)
         # Whole rounds only: each opening is played once from every seat.

@@ -247,6 +247,12 @@ class ConfigState:
         note = self.newest_note(SLOTS_TOPIC)
         return 1.0 if note is None else int(note.details["slots"]) / int(note.details["configs"])
 
+    @property
+    def gpus(self) -> int:
+        """Those of the workers, as was noted last."""
+        note = self.newest_note(SLOTS_TOPIC)
+        return 0 if note is None else int(note.details.get("gpus", 0))
+
     def add_samples(self, samples: Samples) -> None:
         self.samples.pop(samples.digest, None)  # made again, it is the newest
         self.samples[samples.digest] = samples

@@ -135,7 +135,11 @@ class PromotionRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return SprtConfig(-self.elo1, -self.elo0, self.beta, self.alpha)
 
     def head_to_head(self) -> SequentialTest:
-        return SequentialTest(self.test(), self.games_max)
+        return SequentialTest(self.test(), self.games_max, clear_gains=True)
+
+    def second_look(self, games_max: int) -> SequentialTest:
+        """A champion that is clearly ahead of its predecessor needs few games for that."""
+        return SequentialTest(self.reversed_test(), games_max, clear_gains=True)
 
     def against_untrained(self) -> SequentialTest:
         """Nobody waits for small differences here: a model that has learned anything is far ahead."""
@@ -242,17 +246,17 @@ def judge_rollback(
     Only games played for this question count: those that won the promotion were chosen for being good. To
     give back needs proof, so at the cap the champion stays. A second look counts the games *since_s* only.
     """
-    players, test = _players(matches), rules.reversed_test()
+    players, test = _players(matches), rules.second_look(rules.games_max)
     counted = [match for match in matches if match.at_s >= since_s]
     found = gather(champion, previous, counted, players=players, purpose=ROLLBACK, only=rules.simulations)
-    state = found.state(test)
+    state, result = found.state(test.config), test.result(found)
     evidence = {ROLLBACK: _test_evidence(found, state)}
     if state.verdict is Verdict.NOT_STRONGER:
         reason = f"weaker than its predecessor: {_in_words(found, state)}"
         return PromotionJudgement(
             verdict=PromotionVerdict.ROLL_BACK, gate=ROLLBACK, reason=reason, evidence=evidence
         )
-    if state.verdict is Verdict.STRONGER:
+    if result.verdict is MatchVerdict.PASSED and not result.at_cap:
         reason = f"not weaker than its predecessor: {_in_words(found, state)}"
         return PromotionJudgement(
             verdict=PromotionVerdict.KEEP, gate=ROLLBACK, reason=reason, evidence=evidence
@@ -270,7 +274,7 @@ def judge_rollback(
         gate=ROLLBACK,
         reason=f"against its predecessor: {_in_words(found, state)}",
         evidence=evidence,
-        plays=(Pairing(previous, games, ROLLBACK),),
+        plays=(Pairing(previous, games, ROLLBACK, rules.second_look(found.games + games), found),),
     )
 
 

@@ -135,11 +135,13 @@ def _played(request: WantedGames, matches: Iterable[Match]) -> int:
 #
 # - when its judgement has not begun, and that of the newer one is to begin,
 # - when its judgement has begun, has not come a third of the way to a promotion, and a newer one waits,
+# - when its judgement has begun, and a newer one waits that has learned much more,
 # - when there is no champion yet, neither one job nor as many games as can show it showed that it holds the
 #   floor, it is not far above it either, and a newer one waits,
 # - when a model newer than it has become the champion.
 #
-# Judging takes at most a share of the processor time of its config.
+# Judging takes at most a share of the processor time of its config, half of it for what can wait: candidates
+# that have hardly learned more than the champion, second looks and ratings.
 
 
 OPEN = (ModelState.EVALUATING, ModelState.STAGING)
@@ -149,7 +151,15 @@ WAY_TO_GO_ON = 1 / 3  # to the upper bound: benchmarks/candidates_given_up.py sh
 # never less than what two jobs need, and nothing from before GPUs came or went. Within it the share holds, so
 # that other work goes on evenly.
 RECENT_S, RECENT_CPU_S_MAX, RECENT_JOBS_MIN = 300.0, 1200.0, 2
+AHEAD_SHARE = 0.5
 JOBS_SEEN = 4  # by which it is known what the next takes
+# Times the samples of the champion, and of whoever was judged since, and so many of the first trainings more:
+# then a candidate is worth the whole share. With less a match takes hundreds of games and gains next to
+# nothing; and the first few trainings rather unlearn what games without a network had taught.
+GROWN, GROWN_TRAININGS = 1.4, 4
+SPARE_SHARE = 0.5  # of the share of judging, for what can wait
+MATCHES_SEEN = 20
+RATINGS_SHARE = 0.25  # of the processor time of matches, for those that only rate, once a champion is rated
 # Until there is a first champion its share would make the first judgement wait for an hour on a large board.
 FIRST_CPU_S = 120.0
 
@@ -242,6 +252,7 @@ def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgement) 
     seen = found.evidence[found.gate]
     if newest.number <= candidate.number or not seen["games"]:
         return None
+    has_learned_more = 0 < GROWN * candidate.rows_seen <= newest.rows_seen
     if found.gate == promotion.FLOOR:
         # It won a long match before, unless it is the first model, which only had to beat an untrained one.
         # On a large board one job has no time for the games that can show it: each would give way.
@@ -250,7 +261,7 @@ def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgement) 
         is_far_above = seen["score"] >= (1 + floor.share) / 2
         if snapshot.state.champion is not None or seen["games"] < floor.games_decisive or is_far_above:
             return None
-    elif seen["llr"] >= WAY_TO_GO_ON * seen["bounds"][1]:
+    elif seen["llr"] >= WAY_TO_GO_ON * seen["bounds"][1] and not has_learned_more:
         return None
     reason = f"{found.reason}; a newer candidate, model {newest.number}, is judged instead"
     return Archived(at_s=snapshot.now_s, model=candidate.digest, reason=reason)
@@ -259,10 +270,11 @@ def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgement) 
 # --- the share of judging ---------------------------------------------------------------------------------
 
 
-def why_judging_waits(snapshot: Snapshot) -> str:
+def why_judging_waits(snapshot: Snapshot, *, part: float = 1.0) -> str:
     """What keeps judging from taking more processor time now; empty if nothing does.
 
-    Only the recent past counts, so that a long run without candidates does not pay for a burst of judging.
+    What can wait has only a *part* of the share. Only the recent past counts, so that a long run without
+    candidates does not pay for a burst of judging.
     """
     state, rules = snapshot.state, snapshot.rules
     if hold_of(state, now_s=snapshot.now_s) is not None:
@@ -272,9 +284,11 @@ def why_judging_waits(snapshot: Snapshot) -> str:
     judged_s, total_s = recent_judging(state, max(least_s, RECENT_JOBS_MIN * next_s / rules.judging_share))
     if state.champion is None and sum(state.cpu_of.get(kind, 0.0) for kind in JUDGING) < FIRST_CPU_S:
         return ""
-    # A young run judges as if that much had passed: it learns fastest then, and somebody watches.
-    is_young = sum(state.cpu_of.values()) < least_s
-    budget_s = rules.judging_share * (least_s if is_young else total_s)
+    # A young run judges ahead of its share, because it learns fastest then and somebody watches. That it
+    # gives back over the whole of that time: all at once, its champion would be old until then.
+    ahead_s = AHEAD_SHARE * max(0.0, least_s - sum(state.cpu_of.values()))
+    share = rules.judging_share * part
+    budget_s = share * (total_s + ahead_s)
     # While little is done at all, a job that is longer than that would never come.
     expected_s = min(next_s, budget_s / 2)
     if judged_s + expected_s <= budget_s:
@@ -282,7 +296,7 @@ def why_judging_waits(snapshot: Snapshot) -> str:
     return (
         f"judging took {judged_s:.0f} of the recent {total_s:.0f} processor seconds "
         f"({judged_s / max(total_s, 1.0):.0%}), and about {expected_s:.0f} more would pass its share of "
-        f"{rules.judging_share:.0%}"
+        f"{100 * share:.3g}%"
     )
 
 
@@ -383,7 +397,8 @@ def _judge(snapshot: Snapshot, made: ConfigPlan, candidate: Model, *, running: b
     begun = candidate.digest in _begun(state, [candidate])
     if not begun and _others_turn(state) and state.champion is not None and _watch(snapshot, made):
         return
-    if waits := why_judging_waits(snapshot):
+    part = 1.0 if begun or _has_grown(snapshot, candidate) else SPARE_SHARE
+    if waits := why_judging_waits(snapshot, part=part):
         made.say("evaluate", f"model {candidate.number} waits to be judged: {waits}")
         return
     if not begun:
@@ -391,6 +406,17 @@ def _judge(snapshot: Snapshot, made: ConfigPlan, candidate: Model, *, running: b
     plays = (*found.plays, *_ratings(snapshot, candidate, found.plays))
     order = evaluate_order(state, rules, candidate, plays, purpose=promotion.PROMOTION)
     made.want("evaluate", order, f"model {candidate.number}: {found.reason}")
+
+
+def _has_grown(snapshot: Snapshot, candidate: Model) -> bool:
+    """Whether *candidate* has learned enough more than who was judged before to be worth the whole share."""
+    state = snapshot.state
+    if state.champion is None:
+        return True
+    met = (match.first for match in state.trusted_matches() if match.second == state.champion)
+    judged = (state.models[digest].rows_seen for digest in (state.champion, *met) if digest in state.models)
+    least = GROWN_TRAININGS * snapshot.rules.bucket.chunk_steps
+    return candidate.rows_seen >= GROWN * max(judged) + least
 
 
 def _verdict(
@@ -421,17 +447,23 @@ def _others_turn(state: ConfigState) -> bool:
 
 
 def _watch(snapshot: Snapshot, made: ConfigPlan) -> bool:
-    """Look at the champion again, play what somebody asked for, rate; whether there was anything to play."""
+    """Look at the champion again, play what somebody asked for, rate; whether there was anything to play.
+
+    Beside candidates it can wait, unless somebody asked, or games have begun to speak against the champion.
+    """
     state, rules = snapshot.state, snapshot.rules
     assert state.champion is not None
     model, plays, purpose, reason = state.models[state.champion], tuple[Pairing, ...](), RATING, ""
+    part = SPARE_SHARE if open_candidates(state) else 1.0
     looked = _second_look(snapshot)
     if looked is not None and looked.plays and _doubtful(snapshot, looked):
         plays, purpose, reason = looked.plays, promotion.ROLLBACK, looked.reason
+        part = 1.0 if looked.evidence[promotion.ROLLBACK]["games"] else part
     elif asked := wanted_games(state, snapshot.now_s):
         games = min(asked[0].games, rules.evaluation_games)
         model, reason = state.models[asked[0].model], f"asked for: {asked[0].reason}"
         plays, purpose = (Pairing(asked[0].opponent, games, asked[0].purpose),), asked[0].purpose
+        part = 1.0
     elif plays := _ratings(snapshot, model):
         reason = f"rate the champion against {', '.join(each.opponent for each in plays)}"
     elif (student := _unrated_student(state)) is not None:
@@ -439,10 +471,10 @@ def _watch(snapshot: Snapshot, made: ConfigPlan) -> bool:
         model, reason = student, f"rate the student ({student.purpose}) against the champion"
     if not plays:
         return False
-    if waits := why_judging_waits(snapshot):
+    if waits := why_judging_waits(snapshot, part=part):
         made.say("evaluate", f"{reason}: waits, since {waits}")
-    else:
-        made.want("evaluate", evaluate_order(state, rules, model, plays, purpose=purpose), reason)
+        return part == 1.0
+    made.want("evaluate", evaluate_order(state, rules, model, plays, purpose=purpose), reason)
     return True
 
 
@@ -503,12 +535,23 @@ def _looked_at_since(snapshot: Snapshot) -> float:
 
 
 def _ratings(snapshot: Snapshot, model: Model, before: Sequence[Pairing] = ()) -> tuple[Pairing, ...]:
-    """The games that are missing of a rating, besides those played *before*."""
+    """The games that are missing of a rating, besides those played *before*; none while they take too much.
+
+    Matches between models hold their ratings together, so only the first champion needs games of its own.
+    """
+    if not _may_rate(snapshot.state):
+        return ()
     played = {match.second for match in snapshot.state.trusted_matches() if match.first == model.digest}
     played |= {each.opponent for each in before}
     rules = snapshot.rules
     missing = [name for name in rules.rating_opponents if name not in played]
     return tuple(Pairing(name, rules.rating_games, RATING) for name in missing)
+
+
+def _may_rate(state: ConfigState) -> bool:
+    matches = [match for match in state.matches[-MATCHES_SEEN:] if match.at_s >= state.gpus_since_s]
+    rating_s = sum(match.cpu_s for match in matches if match.purpose == RATING)
+    return rating_s <= RATINGS_SHARE * sum(match.cpu_s for match in matches)
 
 
 def _unrated_student(state: ConfigState) -> Model | None:

@@ -254,6 +254,7 @@ RESUMED_FILES_MAX = 4
 RECENT_MATCHES = 6
 # Games of a match at a time, at most: those that go on when it is decided were played in vain.
 GAMES_AT_A_TIME_MAX = 128
+GAMES_AT_A_TIME_NEW = 32  # of a match that nothing is known of, without a GPU
 OPENINGS_AT_A_TIME_FIRST, OPENINGS_AT_A_TIME_FIRST_LARGE = 24, 2  # while nothing is measured
 LARGE_BOARD_ROWS = 100_000
 ROWS_A_GAME_FIRST = 40.0  # expected of a game while none is known
@@ -520,7 +521,7 @@ def evaluate_order(
         "gates": gates,
         "out": OUT,
         "seconds": rules.evaluation_job_s,
-        "batch": match_batch(state, rules),
+        "batch": _judging_batch(state, rules, pairings),
         "seed": order_seed(state, rules, "evaluate"),
     }
     if "evaluate" in rules.own_programs:
@@ -537,7 +538,7 @@ def _gate(pairing: Pairing) -> dict[str, Any]:
     if isinstance(test, SequentialTest):
         config = test.config
         gate |= {"test": "sprt", "games": test.games_max, "elo0": config.elo0, "elo1": config.elo1}
-        gate |= {"alpha": config.alpha, "beta": config.beta}
+        gate |= {"alpha": config.alpha, "beta": config.beta, "clear_gains": test.clear_gains}
     elif isinstance(test, FloorTest):
         gate |= {"test": "floor", "games": test.games_max, "floor": test.share, "games_min": test.games_min}
     else:
@@ -562,6 +563,15 @@ def match_batch(state: ConfigState, rules: LearningRules) -> int:
     wanted = min(GAMES_AT_A_TIME_MAX, speed * rules.evaluation_job_s)
     players = recent[-1].players
     return max(1, int(wanted) // players) * players
+
+
+def _judging_batch(state: ConfigState, rules: LearningRules, pairings: Sequence[Pairing]) -> int:
+    """Fewer games at a time while a few may decide: those that go on beside them would be played in vain."""
+    batch, first = match_batch(state, rules), pairings[0]
+    may_end_soon = isinstance(first.test, SequentialTest) and first.test.clear_gains
+    if not may_end_soon or (first.before is not None and first.before.games) or state.gpus:
+        return batch
+    return min(batch, GAMES_AT_A_TIME_NEW)
 
 
 def tournament_order(state: ConfigState, rules: LearningRules, models: Sequence[Model]) -> JobOrder:
