@@ -48,7 +48,7 @@ from ringrift.health.run_status import RunStatus, read_address
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.web.snapshot import RunReader
 
-# What `ringrift run` shows: a live picture at a terminal, log lines elsewhere.
+# What `ringrift run` shows: a live view at a terminal, log lines elsewhere.
 
 
 log = structlog.get_logger()
@@ -183,7 +183,7 @@ class LiveView:
         )
 
     def stopping(self) -> None:
-        """The last picture stays on the screen when all is over."""
+        """The last view stays on the screen when all is over."""
         self._screen.update(Group(self._last, Text("stopping…", style="dim")), refresh=True)
 
     def stopped(self) -> None:

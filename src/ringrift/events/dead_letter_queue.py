@@ -359,7 +359,7 @@ class DeadLetterQueue(SingletonMixin):
         return self.purge_old_events(days)
 
     def abandon_stale(self, hours: float) -> int:
-        """Give up pending letters older than *hours*: replaying them now would announce old news."""
+        """Give up pending letters older than *hours*: replaying them now would announce what is long over."""
         stale = self._older_than(hours * 3600.0, pending=True)
         for letter_id in stale:
             self._store.abandon(letter_id)

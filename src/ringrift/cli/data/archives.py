@@ -185,16 +185,16 @@ def _tell_no_state(*, here: bool) -> None:
 
 async def _files(plane: DataPlane, archive: str, given: dict[str, Any]) -> BackupReport:
     source = ArchiveBackup(plane, the_archive(plane.nodes, archive))
-    cards, digests = await source.archived(), given["digests"]
-    wanted = {text: [card for card in cards if card.artifact.digest.startswith(text)] for text in digests}
+    archived, digests = await source.archived(), given["digests"]
+    wanted = {text: [file for file in archived if file.artifact.digest.startswith(text)] for text in digests}
     for text, found in wanted.items():
         # A short digest that fits two files must not restore the one that was not meant.
         if len(found) != 1:
             raise ConfigError(f"{len(found)} files of the archive begin with {text!r}")
-    chosen = [card for found in wanted.values() for card in found] if digests else cards
+    chosen = [file for found in wanted.values() for file in found] if digests else archived
     kinds, config = kinds_of(given["data_type"]), given["config"]
     return await source.restore(
-        [card for card in chosen if card.artifact.kind in kinds and config in ("", card.artifact.config)]
+        [file for file in chosen if file.artifact.kind in kinds and config in ("", file.artifact.config)]
     )
 
 
@@ -328,7 +328,7 @@ def check(archive: str, mend: bool, as_json: bool) -> None:
             ask_plane(lambda plane: _note(plane, node, findings))
     if as_json:
         report = {**asdict(findings), "damaged": [asdict(each) for each in findings.damaged]}
-        del report["sound"]  # a card for each file: no news, and most of the output
+        del report["sound"]  # an entry for each file, of most of the output
         print_json(report)
     else:
         _tell_findings(findings)
@@ -349,9 +349,9 @@ async def _read_archive(node: DataNode, *, mend: bool, quiet: bool) -> ArchiveFi
 async def _note(plane: DataPlane, node: DataNode, findings: ArchiveFindings) -> None:
     """What was read counts as read now; what is damaged counts no more."""
     now_s, known = plane.runtime.now_s(), (await plane.view()).artifacts
-    for card in findings.sound:
-        if card.artifact.digest in known:
-            receipt = card.receipt(node.name, "data check", verified_s=now_s)
+    for file in findings.sound:
+        if file.artifact.digest in known:
+            receipt = file.receipt(node.name, "data check", verified_s=now_s)
             await plane.manifest.add_receipts([receipt])
     for damage in findings.left_damaged:
         if damage.digest in known:

@@ -342,11 +342,13 @@ def show(digest: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    card = found["artifact"]
+    artifact = found["artifact"]
     out = console()
-    out.print(f"{card['kind']} {card['name']} {card['digest']}", markup=False)
-    about = f"{size_text(card['size'])}, {count(card['games'])} games, {count(card['rows'])} rows"
-    out.print(f"{card['config'] or 'no config'}, {about}, made {clock(card['created_s'], with_date=True)}")
+    out.print(f"{artifact['kind']} {artifact['name']} {artifact['digest']}", markup=False)
+    about = f"{size_text(artifact['size'])}, {count(artifact['games'])} games, {count(artifact['rows'])} rows"
+    out.print(
+        f"{artifact['config'] or 'no config'}, {about}, made {clock(artifact['created_s'], with_date=True)}"
+    )
     out.print(f"needed here: {found['held_for'] or 'no'}", markup=False)
     out.print(
         f"may its copy here go? {'yes' if found['may_delete'] else 'no'}: {found['why']}\n", markup=False

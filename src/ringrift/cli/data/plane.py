@@ -217,7 +217,7 @@ async def artifact_rows(plane: DataPlane, *, data_type: str, config: str, node: 
         if node and node not in nodes:
             continue
         found = {"copies": len(copies.counted), "nodes": nodes, "quarantined": artifact.digest in marked}
-        rows.append({**_card(artifact), **found})
+        rows.append({**_described(artifact), **found})
     return sorted(rows, key=lambda row: (row["created_s"], row["digest"]))
 
 
@@ -244,7 +244,7 @@ async def describe_artifact(plane: DataPlane, artifact: Artifact) -> dict[str, A
     verdict = await verdict_on(plane, digest, held_for=held.get(digest, ""))
     judged = [(receipt, "") for receipt in copies.counted] + list(copies.discounted)
     return {
-        "artifact": _card(artifact),
+        "artifact": _described(artifact),
         "copies": [
             {
                 "node": receipt.node,
@@ -347,6 +347,6 @@ async def read_replicas(plane: DataPlane) -> Replicas:
     return Replicas(found, dict(counts), unknown=dict(seen.silent), here=seen.here.told)
 
 
-def _card(artifact: Artifact) -> dict[str, Any]:
-    card: dict[str, Any] = {name: getattr(artifact, name) for name in artifact.__struct_fields__}
-    return {**card, "kind": artifact.kind.value}
+def _described(artifact: Artifact) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: getattr(artifact, name) for name in artifact.__struct_fields__}
+    return {**fields, "kind": artifact.kind.value}
