@@ -41,7 +41,7 @@ log = structlog.get_logger()
 INTERVAL_S = 60.0
 # One regression leads to several events within seconds; they are one reason to look again.
 COOLDOWN_S = 300.0
-REPORTS_MAX = 100
+NEWS_MAX = 100
 # A regression this small is noise as often as not; the test would only repeat what it said.
 _MILD = frozenset({"none", "minor"})
 _SHOWN_ONLY = frozenset({"LOW_QUALITY_DATA_WARNING"})  # of the data, which says nothing of this champion
@@ -114,7 +114,7 @@ class AutoPromotionDaemon(AskedDaemon):
             return
         # Kept before the checks below, so that health shows a report also when it leads to no second look.
         self._reports[config] = (now_s, words)
-        while len(self._reports) > REPORTS_MAX:
+        while len(self._reports) > NEWS_MAX:
             self._reports.popitem(last=False)
         state = loop.state(config)
         if event.event_type in _SHOWN_ONLY or not self._may_look_again(state, now_s):

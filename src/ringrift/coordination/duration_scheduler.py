@@ -18,7 +18,7 @@ from ringrift.engine.blocking import run_blocking
 from ringrift.learning.plan.plan import SELFPLAY, Capacity
 from ringrift.process import SingletonMixin, process_scope, reset_of
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import HealthCheckResult, reported_by_store
+from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.admission import SpawnGate
 from ringrift.work.limits import SpawnVerdict
 from ringrift.work.shares import PREPARING, slots_for
@@ -164,7 +164,7 @@ class DurationScheduler(SingletonMixin):
             if task.node == host
         ]
 
-    @reported_by_store
+    @told_by_store
     def health_check(self) -> HealthCheckResult:
         """It has no loop of its own: it is well while the tasks that it asks about can be read."""
         tasks = run_blocking(self._registry.running(), timeout_s=ANSWER_S)

@@ -461,13 +461,13 @@ class EvaluationDaemon(AskedDaemon):
             "DISTRIBUTION_INCOMPLETE": self._on_incomplete,
             "MODEL_DISTRIBUTION_COMPLETE": self._on_distributed,
         }
-        return {**dict.fromkeys(heard_by("evaluation"), self._on_change), **special}
+        return {**dict.fromkeys(heard_by("evaluation"), self._on_news), **special}
 
     async def _run_cycle(self) -> None:
         for config in self._situations.all():
             await self._tell_ratings(config)
 
-    async def _on_change(self, event: RouterEvent) -> None:
+    async def _on_news(self, event: RouterEvent) -> None:
         await self._tell_ratings(str(event.payload.get("config_key")))
 
     async def _on_incomplete(self, event: RouterEvent) -> None:

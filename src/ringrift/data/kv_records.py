@@ -232,15 +232,15 @@ class KvMirror(Generic[V]):
         self._kv, self._runtime, self._prefixes, self._make = kv, runtime, prefixes, make
         self._lock = threading.Lock()
         self._read_s = runtime.now_s()
-        self._view, self._revisions = make(), dict.fromkeys(prefixes, 0)
+        self._picture, self._revisions = make(), dict.fromkeys(prefixes, 0)
 
     async def refresh(self) -> V:
         """Return everything as it is now."""
         now_s = self._runtime.now_s()
         with self._lock:
             if abs(now_s - self._read_s) > REREAD_S:
-                self._view, self._revisions = self._make(), dict.fromkeys(self._prefixes, 0)
-            self._read_s, cluster_view, revisions = now_s, self._view, self._revisions
+                self._picture, self._revisions = self._make(), dict.fromkeys(self._prefixes, 0)
+            self._read_s, cluster_view, revisions = now_s, self._picture, self._revisions
         for prefix in self._prefixes:
             await self._catch_up(prefix, cluster_view, revisions)
         with self._lock:

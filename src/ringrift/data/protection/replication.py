@@ -346,7 +346,7 @@ PART = "replication"
 CLAIMS = "data/repairs/"
 MONITOR_S, REPAIR_S = 300.0, 60.0
 ALERT_AGAIN_S = 3_600.0
-BATCH_FILES, BATCH_BYTES = 100, 64 << 20
+TRIP_FILES, TRIP_BYTES = 100, 64 << 20
 _OUTCOMES_MAX = 200
 SILENT_S_MAX = 300.0
 
@@ -453,7 +453,7 @@ class ReplicationMonitorDaemon(_ReplicationDaemon):
         self._under_since = {digest: self._under_since.get(digest, now_s) for digest in found.under_now}
         alerts = [*found.alerts, *self._disk_alerts(plane)]
         for alert in alerts:
-            if self._is_new(alert, now_s):
+            if self._is_news(alert, now_s):
                 await self._tell(plane, alert)
         current = {alert.kind for alert in alerts}
         self._told = {kind: told for kind, told in self._told.items() if kind in current}
@@ -466,7 +466,7 @@ class ReplicationMonitorDaemon(_ReplicationDaemon):
         number, nodes = len(here.missing), (plane.this.name,)
         return [ReplicationAlert(level=level, kind=kind, message=here.told, artifacts=number, nodes=nodes)]
 
-    def _is_new(self, alert: ReplicationAlert, now_s: float) -> bool:
+    def _is_news(self, alert: ReplicationAlert, now_s: float) -> bool:
         """Said again when it got worse, or an hour later."""
         count, said_s = self._told.get(alert.kind, (-1, float("-inf")))
         if alert.artifacts <= count and now_s - said_s < ALERT_AGAIN_S:
@@ -605,8 +605,8 @@ def _node_transfers(repairs: Iterable[Repair]) -> list[list[Repair]]:
         node_transfer = latest.get(way)
         if (
             node_transfer is None
-            or len(node_transfer) == BATCH_FILES
-            or sum(r.artifact.size for r in node_transfer) > BATCH_BYTES
+            or len(node_transfer) == TRIP_FILES
+            or sum(r.artifact.size for r in node_transfer) > TRIP_BYTES
         ):
             node_transfer = latest[way] = []
             node_transfers.append(node_transfer)

@@ -252,7 +252,7 @@ def _why_nobody(cluster_view: ClusterView, request: SyncRequest, blocked: Sequen
 Choose = Callable[[ClusterView, SyncRequest, list[DataNode]], list[DataNode]]
 
 
-def _all_of_them(_view: ClusterView, _request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
+def _all_of_them(_picture: ClusterView, _request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
     return targets
 
 

@@ -25,7 +25,7 @@ from ringrift.engine.blocking import blocking
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import HealthCheckResult, reported_by_store
+from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.backpressure import DELIVERIES
 
 DAY_S = 86_400.0
@@ -326,7 +326,7 @@ class DeliveryLedger:
             return HealthCheckResult.degraded(f"{stats['in_flight']} are on their way at once", **stats)
         return HealthCheckResult.ok("", **stats)
 
-    health_check = reported_by_store(blocking(check))
+    health_check = told_by_store(blocking(check))
 
     async def _change(self, name: str, step: Callable[[DeliveryRecord], DeliveryRecord]) -> DeliveryRecord:
         def checked(found: DeliveryRecord | None) -> DeliveryRecord:

@@ -27,7 +27,7 @@ from ringrift.engine.run_reports import reported
 from ringrift.engine.waiting import entry_changed
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import HealthCheckResult, reported_by_store
+from ringrift.status import HealthCheckResult, told_by_store
 
 __all__ = ["BandwidthAllocation", "BandwidthLimits", "BandwidthManager"]
 
@@ -493,7 +493,7 @@ class BandwidthManager:
             "mean_kbps": moved / seconds / 1000 if seconds else 0.0,
         }
 
-    @reported_by_store
+    @told_by_store
     def health_check(self) -> HealthCheckResult:
         stats = self.get_stats()
         if stats["used_kbps"] > stats["total_kbps"]:
