@@ -305,7 +305,7 @@ KEEPS_ITS_WORD = {
     "coordination/duration_scheduler.py": {"book"},
     "data/transfer/limits.py": {"book", "_book"},
     "jobs/evaluation/matches.py": {"game_book"},  # the opening book of a match
-    "status.py": {"told_by_store"},  # of handles in the two rooms that are named below
+    "status.py": {"told_by_store"},  # of the rooms that are named below
 }
 
 
@@ -324,7 +324,7 @@ def test_names_of_functions_parameters_and_variables_use_the_words_of_the_glossa
     unused, found = unused_words(), []
     for path in modules():
         name = path.relative_to(SOURCE).as_posix().removeprefix("ringrift/")
-        # In these two rooms, coordination and data, some are left: it takes a look at each what it should be called.
+        # In these two rooms some are left: what each should be called takes a look at it.
         rare = {"told", "keeper", "news", "picture"} if name.startswith(("coordination/", "data/")) else set()
         for each in set(names_in_functions(parsed(text_of(path)))) - KEEPS_ITS_WORD.get(name, set()):
             words = set(each.strip("_").split("_"))

@@ -223,7 +223,7 @@ CONTROL_ROLES = frozenset(OrchestratorRole) - {OrchestratorRole.CLUSTER}
 @dataclass(slots=True)
 class _Claim:
     lease: NamedLease
-    renewing: asyncio.Task[None]
+    keeper: asyncio.Task[None]
 
 
 class OrchestratorRoles(SingletonMixin):
@@ -286,8 +286,8 @@ class OrchestratorRoles(SingletonMixin):
             await lease.release()
             await self._note_denied(role)
             return False
-        renewing = self._keepers.create_task(self._keep(role, lease), name=f"role {role.value}")
-        self._claims[role] = _Claim(lease, renewing)
+        keeper = self._keepers.create_task(self._keep(role, lease), name=f"role {role.value}")
+        self._claims[role] = _Claim(lease, keeper)
         log.info("role.acquired", role=role.value, token=token, holder=self.holder)
         await self._note_acquired(role)
         return True
@@ -368,9 +368,9 @@ class OrchestratorRoles(SingletonMixin):
         claim = self._claims.pop(role, None)
         if claim is None:
             return
-        claim.renewing.cancel()
-        # Its task first: a renewal under way would write the lease again after its release.
-        await asyncio.wait({claim.renewing}, timeout=RELEASE_TIMEOUT_S)
+        claim.keeper.cancel()
+        # The keeper first: a renewal under way would write the lease again after its release.
+        await asyncio.wait({claim.keeper}, timeout=RELEASE_TIMEOUT_S)
         async with asyncio.timeout(RELEASE_TIMEOUT_S):
             await claim.lease.release()
 

@@ -272,14 +272,14 @@ class _PathClaim(msgspec.Struct, frozen=True):
 class _Owned:
     lease: NamedLease
     keepers: TaskOwner
-    renewing: asyncio.Task[None]
+    keeper: asyncio.Task[None]
 
     async def end_keeping(self) -> None:
-        loop = self.renewing.get_loop()
+        loop = self.keeper.get_loop()
         if loop is asyncio.get_running_loop():
             await self.keepers.stop(STOP_S)
         else:  # begun on another loop, as a blocking call does
-            loop.call_soon_threadsafe(self.renewing.cancel)
+            loop.call_soon_threadsafe(self.keeper.cancel)
 
 
 class TransactionLog:

@@ -175,15 +175,13 @@ def read_facts(path: Path) -> FileFacts:
 def _games(path: Path) -> FileFacts:
     try:
         with open_foreign_database(path, TABLE_RULES, advice=COPY_ADVICE, every_value=False) as db:
-            metadata = dict(db.execute("SELECT key, value FROM schema_metadata").fetchmany(_FACTS_MAX))
+            told = dict(db.execute("SELECT key, value FROM schema_metadata").fetchmany(_FACTS_MAX))
             (games,) = db.execute("SELECT count(*) FROM games").fetchone()
     except Corrupt as error:
         return FileFacts(kind=ArtifactKind.GAMES, problem=error.found)
-    config, rows = str(metadata.get("config_key", "")), str(metadata.get("rows", "0"))
+    config, rows = str(told.get("config_key", "")), str(told.get("rows", "0"))
     problem = (
-        ""
-        if metadata.get("games") == str(games)
-        else f"{games} of {metadata.get('games')!s:.20} games are there"
+        "" if told.get("games") == str(games) else f"{games} of {told.get('games')!s:.20} games are there"
     )
     if not rows.isdecimal() or len(rows) > _DIGITS_MAX or (config and name_problem(config)):
         return FileFacts(kind=ArtifactKind.GAMES, problem="its facts are none that a shard states")

@@ -192,12 +192,9 @@ class _SyncFailure:
         self.error = ""
 
     def hear(self, event: RouterEvent) -> None:
-        payload = event.payload
-        if payload.get("node_id") in (None, self._node) and payload.get("config_key") in (
-            None,
-            self._config_key,
-        ):
-            self.error = str(payload["error"]) or "nobody said why"
+        told = event.payload
+        if told.get("node_id") in (None, self._node) and told.get("config_key") in (None, self._config_key):
+            self.error = str(told["error"]) or "nobody said why"
             self.heard.set()
 
 
