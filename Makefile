@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Whatever the surroundings say: without its compiled files each process that a test starts compiles the product anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup run test check bench fuzz commands clocks nodes lose-machine slow-links clean
 .DEFAULT_GOAL := run
@@ -28,19 +30,23 @@ setup: $(VENV)/.dev-ready
 run: $(VENV)/.run-ready
 	$(BIN)/ringrift run
 
-# Three parts side by side: two of them mostly wait for real processes. Their lines come after those of the first.
+# One process for the unit tests, and three for all others: those mostly wait for real processes, and each takes the
+# next file that none of them has begun. Their lines come after those of the unit tests. What `make check` runs is left out.
 PYTEST = $(BIN)/python -m pytest
-NODES = $(wildcard tests/integration/test_[a-j]*.py)
-RUNS = tests/browser tests/simulation $(wildcard tests/integration/test_[k-z]*.py)
-PART = -o cache_dir=.pytest_cache/
+CHECKED = tests/test_tidy.py tests/test_ceilings.py
+SHARED = .pytest_cache/shared
+SHARING = -o console_output_style=classic --share=$(SHARED) tests --ignore=tests/unit $(CHECKED:%=--ignore=%)
 test: $(VENV)/.dev-ready
-	@mkdir -p .pytest_cache
-	@$(PYTEST) $(PART)nodes $(NODES) > .pytest_cache/nodes.log 2>&1 & nodes=$$!; \
-	$(PYTEST) $(PART)runs $(RUNS) > .pytest_cache/runs.log 2>&1 & runs=$$!; \
-	$(PYTEST) $(addprefix --ignore=tests/,browser integration simulation); first=$$?; \
-	tail -n +1 -f --pid=$$nodes .pytest_cache/nodes.log; wait $$nodes; second=$$?; \
-	tail -n +1 -f --pid=$$runs .pytest_cache/runs.log; wait $$runs; third=$$?; \
-	exit $$((first | second | third))
+	@rm -rf $(SHARED); mkdir -p $(SHARED); \
+	for part in 1 2 3; do \
+	  $(PYTEST) -o cache_dir=.pytest_cache/$$part $(SHARING) > .pytest_cache/$$part.log 2>&1 & parts="$$parts $$!"; \
+	done; \
+	$(PYTEST) tests/unit; failed=$$?; number=0; \
+	for part in $$parts; do \
+	  number=$$((number + 1)); tail -n +1 -f --pid=$$part .pytest_cache/$$number.log; \
+	  wait $$part || failed=1; \
+	done; \
+	exit $$failed
 
 # A real worker that alters its games, among honest ones; the simulated form is part of `make test`.
 .PHONY: honest
@@ -52,7 +58,7 @@ check: $(VENV)/.dev-ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/python -m pytest -q -p no:cacheprovider tests/test_tidy.py tests/test_ceilings.py
+	$(PYTEST) -q -p no:cacheprovider $(CHECKED)
 
 # Every reader of outside data (or FUZZ_TARGETS="shard npz") for FUZZ_S seconds each; see tests/fuzz/README.md.
 FUZZ_S ?= 60

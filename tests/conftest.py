@@ -1,8 +1,11 @@
 """Every test has a data folder and process-wide objects of its own, and a disk with room."""
 
 import asyncio
+import gc
 import os
+import re
 import runpy
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from ringrift.engine.blocking import BackgroundLoop
 from ringrift.engine.opening import EnginesByPath, SharedEngine, close_engine
 from ringrift.process import process_scope
 
-pytest_plugins = ["data_servers"]
+pytest_plugins = ["data_servers", "shared_files"]
 ROOMY_DISK = Path(__file__).with_name("roomy_disk")
 
 
@@ -30,6 +33,12 @@ def pytest_configure():
     settings.load_profile("any machine")
 
 
+def pytest_collection_finish():
+    """What is loaded by now stays; a full collection that looked at all of it would take half a second."""
+    gc.collect()
+    gc.freeze()
+
+
 def close_what_was_opened():
     """Engines and loops that tests leave open would hold their files until the last test."""
     scope = process_scope()
@@ -40,10 +49,22 @@ def close_what_was_opened():
         loop.close()
 
 
+@pytest.fixture(scope="session")
+def new_folder(tmp_path_factory):
+    """Make folders with numbers of our own: for the next free one pytest looks at all that there are."""
+    numbers = count()
+    return lambda name: tmp_path_factory.mktemp(f"{name}-{next(numbers)}", numbered=False)
+
+
+@pytest.fixture
+def tmp_path(request, new_folder):
+    return new_folder(re.sub(r"\W", "_", request.node.name)[:30])
+
+
 @pytest.fixture(autouse=True)
-def own_process_scope(tmp_path_factory, monkeypatch):
+def own_process_scope(new_folder, monkeypatch):
     """Keep shared objects from leaking between tests, and files out of the working folder."""
-    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+    monkeypatch.setenv("RINGRIFT_DATA_DIR", str(new_folder("data")))
     monkeypatch.setenv("RINGRIFT_HEALTH_PORT", "0")
     process_scope().clear()
     yield

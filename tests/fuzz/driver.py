@@ -44,6 +44,7 @@ class Plan:
     engine: str
     corpus: Path
     findings: Path
+    corpus_stays: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class Target:
         )
         for engine in engines:
             self._run_engine(engine, self.plan.seconds / len(engines))
-        self._keep_corpus()
+        if not self.plan.corpus_stays:
+            self._keep_corpus()
         found = tuple(sorted(path for path, _ in self._findings() - before))
         return Outcome(self.plan.name, self.runs, self.places, time.monotonic() - began_s, found)
 
@@ -193,6 +195,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--engine", choices=("auto", "own", "atheris"), default="auto")
     parser.add_argument("--out", type=Path, help="corpus and findings go here instead of into the tree")
+    parser.add_argument("--corpus-stays", action="store_true", help="do not rewrite it at the end")
     parser.add_argument("--replay", type=Path, help="run this one input")
     return parser.parse_args()
 
@@ -210,7 +213,7 @@ def main() -> int:
     findings = asked.out / "findings" if asked.out else FINDINGS
     bounds = (asked.seconds, asked.runs_max, asked.findings_max)
     folders = (corpus.resolve(), findings.resolve())
-    plans = [Plan(name, *bounds, asked.seed, asked.engine, *folders) for name in names]
+    plans = [Plan(name, *bounds, asked.seed, asked.engine, *folders, asked.corpus_stays) for name in names]
     with concurrent.futures.ThreadPoolExecutor(max(1, asked.parallel)) as pool:
         outcomes = list(pool.map(fuzz, plans))
     for outcome in outcomes:

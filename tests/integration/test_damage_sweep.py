@@ -23,7 +23,7 @@ from damage_sweep import (
     working_folder,
 )
 
-FLIPS = 5
+FLIPS = 3
 # What cannot be harmless.
 NOTICED = {
     "database": ("deleted", "cut"),

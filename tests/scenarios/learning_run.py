@@ -8,11 +8,14 @@ import asyncio
 import hashlib
 
 from learning_world import JOB_S
+from tasks_world import ROOMY
 from test_stage_daemons import CONFIG, FOLLOWER, RunWithDaemons, needed
 
+from ringrift.coordination.backpressure import WorkQueueMonitorDaemon
 from ringrift.coordination.coordination_bootstrap import shutdown_all_coordinators, start_coordination
 from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
+from ringrift.daemons.types import DaemonType
 from ringrift.learning.announcements import RouterAnnouncer
 from ringrift.learning.facts.results import participant
 from ringrift.learning.loop import StatusWriter
@@ -61,6 +64,7 @@ class LearningRun(RunWithDaemons):
 
         async def listened_to(world):
             await start_coordination()
+            self.manager.register_factory(DaemonType.WORK_QUEUE_MONITOR, self._work_queue_monitor)
             await self.manager.start_all([*needed(self.also)])
             try:
                 await body(world)
@@ -68,6 +72,9 @@ class LearningRun(RunWithDaemons):
                 await shutdown_all_coordinators()
 
         await super().live(listened_to)
+
+    async def _work_queue_monitor(self):
+        await WorkQueueMonitorDaemon(resources=roomy, runtime=self.runtime).run()
 
     async def _control_life(self):
         async with asyncio.TaskGroup() as group:
@@ -142,6 +149,11 @@ class LearningRun(RunWithDaemons):
             return super()._played(order, *texts, games=games)
         finally:
             self.truth.strength[who] = truth
+
+
+async def roomy():
+    """How busy the real machine is would change who gets work."""
+    return ROOMY
 
 
 def lived(body, **about):

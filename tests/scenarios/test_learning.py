@@ -1,5 +1,6 @@
 """Configs learn, and everything that goes well, badly or nowhere is told and heard."""
 
+import psutil
 from guards_world import World as Nodes
 from guards_world import nodes
 from learning_run import CONFIG, FOLLOWER, lived
@@ -74,6 +75,19 @@ def test_two_configs_play_train_and_promote(recording, events):
         await world.until_proven(recording, *events)
 
     lived(body, configs=(CONFIG, FOLLOWER))
+
+
+def test_how_busy_the_real_machine_is_changes_nothing_in_it(monkeypatch):
+    looked = []
+
+    async def body(world):
+        for name in ("cpu_percent", "disk_usage", "getloadavg", "virtual_memory"):
+            monkeypatch.setattr(psutil, name, lambda *_, name=name, **__: looked.append(name))
+        await world.periods(0.2)
+        assert len(await world.facts()) > 10
+
+    lived(body)
+    assert looked == []
 
 
 @scenario(

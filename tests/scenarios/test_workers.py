@@ -34,7 +34,7 @@ class ToldWorld(WorkerWorld):
         shared_engine().put(self.engine)
         await start_coordination()
         self.monitors = [
-            WorkQueueMonitorDaemon(),
+            WorkQueueMonitorDaemon(resources=self.resources),
             QueueMonitorDaemon(monitor=QueueMonitor(resources=self.resources)),
         ]
         for each in self.monitors:

@@ -75,7 +75,11 @@ class Machine(Levers, World):
         process_scope().put(StageMembers, StageMembers(runtime, waker=get_loop_waker()))
         shared_engine().put(self.here.engine)
         self.manager = DaemonManager(
-            DaemonManagerConfig(loop_watchdog=False), runtime=runtime, bus=self.router, offload=at_once
+            DaemonManagerConfig(loop_watchdog=False),
+            runtime=runtime,
+            bus=self.router,
+            offload=at_once,
+            memory_percent=lambda: 30.0,
         )
         self.manager.register_factory(LOOP, self._nothing, depends_on=[DaemonType.EVENT_ROUTER])
 

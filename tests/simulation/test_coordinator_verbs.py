@@ -100,7 +100,10 @@ def test_games_that_are_requested_of_a_model_are_played_and_no_others():
         await world.periods(1.0)
         assert await against(world) == []
         await get_evaluation_daemon().request_evaluation(CONFIG, opponents=(opponent,), games=20)
-        await world.periods(1.0)  # candidates and the champion's second look come first
-        assert await against(world)
+        for _ in range(8):  # candidates, the champion's second look and the share of judging come first
+            await world.periods(0.5)
+            if await against(world):
+                return
+        raise AssertionError("nobody plays them")
 
     lived(body)

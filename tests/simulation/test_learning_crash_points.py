@@ -24,6 +24,7 @@ class Fuse:
 
     def __init__(self, at, *, after):
         self.at, self.after, self.writes = at, after, 0
+        self.first_writes = set()  # of the passes: before each of them a worker has done something
 
     def around(self, port):
         return FusedPort(self, port)
@@ -89,6 +90,7 @@ class OneLife:
         await controller.open([CONFIG])
         while len(controller.state(CONFIG).promotions) < PROMOTIONS:
             await self.world._be_known(self.engine, "w1")
+            self.fuse.first_writes.add(self.fuse.writes + 1)
             await controller.reconcile()
             await self._work()
             await self.world.runtime.sleep(1.0)
@@ -116,6 +118,10 @@ def test_every_write_may_be_the_last():
     assert straight.kills == 0
     promoted = straight.audit.state.promotions
     assert len(promoted) == PROMOTIONS
-    for number in range(1, straight.fuse.writes + 1):
-        for after in (False, True):
+    writes = range(1, straight.fuse.writes + 1)
+    # Before any other write there is in the store what is there after the one before it.
+    before = [number for number in writes if number == 1 or number in straight.fuse.first_writes]
+    assert len(before) > PROMOTIONS
+    for after, numbers in ((False, before), (True, writes)):
+        for number in numbers:
             assert killed_at(number, after=after).kills == 1

@@ -80,7 +80,9 @@ class RunWithDaemons(World):
         process_scope().put(StageMembers, StageMembers(self.runtime, waker=get_loop_waker()))
         shared_engine().put(self.engine())
         config = DaemonManagerConfig(loop_watchdog=False)
-        self.manager = DaemonManager(config, runtime=self.runtime, bus=get_router(), offload=at_once)
+        self.manager = DaemonManager(
+            config, runtime=self.runtime, bus=get_router(), offload=at_once, memory_percent=lambda: 30.0
+        )
         members = get_stage_members()
         members.reasons = partial(why_not_planning, self.manager)
         self.manager.register_factory(DaemonType.DATA_PIPELINE, self._control_life)
@@ -112,6 +114,13 @@ class RunWithDaemons(World):
             for each in await self.facts(JobIssued)
             if stage_of(each.kind, each.order.purpose) == stage and each.at_s > since_s
         ]
+
+    async def until_ordered(self, stage, *, since_s):
+        """Live until it is, for a period at most."""
+        until_s = self.runtime.now_s() + PERIOD_S
+        while not await self.orders(stage, since_s=since_s):
+            assert self.runtime.now_s() < until_s, f"nothing was ordered of {stage}"
+            await self.runtime.sleep(60.0)
 
     def said(self, stage):
         found = [each for each in self.controller.plans[CONFIG].explanations if each.stage == stage]
@@ -157,8 +166,7 @@ ORDERED = {
 @pytest.mark.parametrize(("name", "stage"), ORDERED.items())
 def test_what_a_daemon_orders_is_not_ordered_while_it_is_stopped(name, stage):
     async def body(world):
-        await world.periods(1.0)
-        assert await world.orders(stage, since_s=0.0), "with it, the machine does the thing"
+        await world.until_ordered(stage, since_s=0.0)  # with it, the machine does the thing
         await world.manager.stop(DaemonType(name))
         await world.runtime.sleep(20.0)  # the loop's next look
         stopped_s = world.runtime.now_s()
@@ -167,9 +175,7 @@ def test_what_a_daemon_orders_is_not_ordered_while_it_is_stopped(name, stage):
         assert f"{name.upper()} is stopped: " in world.said(stage)
         assert "since " in world.said(stage)
         await world.manager.start(DaemonType(name))
-        started_s = world.runtime.now_s()
-        await world.periods(1.0)
-        assert await world.orders(stage, since_s=started_s)
+        await world.until_ordered(stage, since_s=world.runtime.now_s())
 
     lived(body)
 

@@ -2,6 +2,7 @@ import asyncio
 
 import pytest
 
+from ringrift.engine.blocking import run_blocking
 from ringrift.errors import ConfigError
 from ringrift.runtime import Command
 from ringrift.testing.simulation import SimulatedLoop, SimulatedRuntime, Stuck, simulate
@@ -15,6 +16,21 @@ def test_ten_hours_of_sleep_pass_at_once():
         return runtime.now_s() - start_s
 
     assert simulate(main()) == pytest.approx(36_000)
+
+
+def test_a_blocking_call_sees_the_simulated_time_and_not_how_long_the_machine_is_up():
+    runtime = SimulatedRuntime()
+
+    async def its_time():
+        return runtime.monotonic_s()
+
+    async def main():
+        for hours in (1, 2):
+            await runtime.sleep(3600)
+            assert run_blocking(its_time()) == pytest.approx(hours * 3600)
+
+    simulate(main())
+    simulate(main())
 
 
 def test_timeouts_fire_in_simulated_time():

@@ -13,6 +13,7 @@ import random
 import selectors
 import signal
 from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ from ringrift.runtime import Child, Command
 T = TypeVar("T")
 
 EPOCH_S = 1_700_000_000.0  # some moment of our time: code that formats it must not meet 1970
+# A blocking call runs on a loop of its own, with a time of its own, but in the context of its caller.
+_simulated: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar("simulated_loop", default=None)
 
 
 class Stuck(AssertionError):
@@ -37,8 +40,7 @@ class _JumpingSelector(selectors.BaseSelector):
         self.now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        ready = self._real.select(0)  # the loop wakes itself through a socket, also here
-        if ready:
+        if ready := self._real.select(0):  # the loop wakes itself through a socket, also here
             return ready
         if timeout is None:
             raise Stuck("the simulated loop has nothing to run and no timer")
@@ -159,7 +161,7 @@ class SimulatedRuntime:
         self._anchor = self._anchor or anchor
 
     def monotonic_s(self) -> float:
-        return asyncio.get_running_loop().time()
+        return (_simulated.get() or asyncio.get_running_loop()).time()
 
     def new_id(self) -> str:
         self._ids += 1
@@ -181,6 +183,7 @@ def simulate(main: Coroutine[Any, Any, T], *, limit_s: float = 1e9) -> T:
         raise ConfigError(f"limit_s is {limit_s!r}; it must be above 0")
 
     async def bounded() -> T:
+        _simulated.set(asyncio.get_running_loop())
         async with asyncio.timeout(limit_s):
             return await main
 

@@ -337,12 +337,12 @@ def test_a_match_that_few_games_may_decide_begins_with_few_at_a_time():
         (order,) = [each.order for each in planned(story).wanted if each.kind == "evaluate"]
         return order.params["gates"][0]["clear_gains"], order.params["batch"]
 
-    assert ordered() == (True, 32)
+    assert ordered() == (True, 40)
     story.evaluate(candidate, champion, wins=60, losses=50)
     assert ordered() == (True, 128)
     story.write(Archived(at_s=story.now_s, model=candidate, reason="for a test"))
     new_model(story)
-    assert ordered() == (True, 32)
+    assert ordered() == (True, 40)
     details = {"slots": 1, "configs": 1, "gpus": 1}
     story.write(Noted(at_s=story.now_s, topic=SLOTS_TOPIC, text="", details=details))
     assert ordered() == (True, 128), "a GPU plays many games as fast as few"

@@ -254,7 +254,7 @@ RESUMED_FILES_MAX = 4
 RECENT_MATCHES = 6
 # Games of a match at a time, at most: those that go on when it is decided were played in vain.
 GAMES_AT_A_TIME_MAX = 128
-GAMES_AT_A_TIME_NEW = 32  # of a match that nothing is known of, without a GPU
+GAMES_AT_A_TIME_NEW = 40  # of a match of which nothing is known, without a GPU; a floor takes 38 at least
 OPENINGS_AT_A_TIME_FIRST, OPENINGS_AT_A_TIME_FIRST_LARGE = 24, 2  # while nothing is measured
 LARGE_BOARD_ROWS = 100_000
 ROWS_A_GAME_FIRST = 40.0  # expected of a game while none is known
