@@ -299,6 +299,8 @@ def test_a_single_text_is_one_id_and_one_kind_not_its_letters(tmp_path):
         queue.add_work("training", depends_on=["one", 3])
     with pytest.raises(ConfigError, match="depends_on holds ''"):
         queue.add_work("training", depends_on="")
+    with pytest.raises(ConfigError, match="depends_on is None"):
+        queue.add_work("training", depends_on=None)
 
 
 def test_a_work_queue_in_a_file(tmp_path):

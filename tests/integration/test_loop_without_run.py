@@ -34,6 +34,8 @@ from app.coordination.event_router import get_router
 
 async def main():
     initialize_all_coordinators(auto_trigger_pipeline=True)
+    lost = []
+    get_router().subscribe("LEADER_LOST", lambda event: lost.append(event.payload["reason"]))
     looked = DaemonManagerConfig(health_check_interval=1.0, default_startup_grace_period=0.0)
     manager = get_daemon_manager(looked)
     print("answer", json.dumps(await manager.start(DaemonType.DATA_PIPELINE, wait_for_deps=True)), flush=True)
@@ -48,6 +50,7 @@ async def main():
         health = manager.get_all_daemon_health()[DaemonType.DATA_PIPELINE]
         status = await asyncio.to_thread(get_pipeline_status)
         told = {"health": health, "controlled_by": status["controlled_by"], "runs": status["loop_runs"]}
+        told["lost"], told["dlq_retry"] = lost, manager.is_running(DaemonType.DLQ_RETRY)
         print("answer", json.dumps(told, default=str), flush=True)
     await manager.shutdown()
     await get_router().stop()
@@ -193,7 +196,7 @@ async def test_a_program_that_was_held_up_finds_that_it_lost_control_and_stands_
     _, engine, program = folder
     first = program("first", RINGRIFT_CONTROL_LEASE="2")
     assert await first.answer() is True
-    await first.until_it(leads)
+    assert (await first.until_it(leads))["lost"] == []
     second = program("second", RINGRIFT_CONTROL_LEASE="2")
     assert await second.answer() is True
     await stop_between_writes(first.process, engine.kv)
@@ -203,7 +206,53 @@ async def test_a_program_that_was_held_up_finds_that_it_lost_control_and_stands_
     told = await first.until_it(lambda told: "waits for control" in told["health"]["message"])
     assert f"which process {second.process.pid} on" in told["health"]["message"]
     assert not told["runs"]
+    assert len((await first.until_it(lambda told: told["lost"]))["lost"]) == 1
     assert first.process.poll() is None
     assert leads(await second.ask())
     assert (await read_facts(engine.kv, CONFIG))[: len(facts)] == facts
     await read_hashes(engine.kv, CONFIG)
+
+
+async def test_a_program_that_leads_says_so_and_carries_out_what_others_ask_of_its_daemons(folder):
+    _, engine, program = folder
+    first = program("first")
+    assert await first.answer() is True
+    await first.until_it(leads)
+    await first.ask("start")
+
+    async def daemons(*words):
+        told = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "ringrift.cli", "daemons", *words, "--json"],
+            env={**os.environ, **first.variables},
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        assert told.returncode == 0, told.stderr or told.stdout
+        return json.loads(told.stdout)
+
+    elected = await engine.events.read(after=0, limit=100, types=["LEADER_ELECTED"])
+    assert len(elected) == 1
+    stopped = await daemons("stop", "dlq_retry", "--reason", "disk")
+    assert (stopped["running"], stopped["problem"]) == (True, "")
+    assert (await first.ask())["dlq_retry"] is False
+    await daemons("start", "dlq_retry")
+    assert (await first.ask())["dlq_retry"] is True
+    # Also the loop itself, which is answered although control ends with it, and can be asked for again.
+    await daemons("stop", "data_pipeline")
+    told = await first.ask()
+    assert (told["controlled_by"], told["runs"]) == (None, False)
+    await daemons("start", "data_pipeline")
+    await first.until_it(leads)
+    # The one that leads does it, and not the other; a stop lasts, so the other does it once it leads.
+    second = program("second")
+    assert await second.answer() is True
+    await second.ask("start")
+    await daemons("stop", "dlq_retry")
+    assert ((await first.ask())["dlq_retry"], (await second.ask())["dlq_retry"]) == (False, True)
+    first.process.send_signal(signal.SIGKILL)
+    first.process.wait(timeout=10)
+    await second.until_it(leads)
+    await second.until_it(lambda told: not told["dlq_retry"])

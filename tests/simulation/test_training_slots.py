@@ -5,6 +5,8 @@ import asyncio
 from learning_world import World
 
 from ringrift.engine.ports import WorkState
+from ringrift.learning.announcements import Silent
+from ringrift.learning.controller import Controller
 from ringrift.learning.facts.facts import JobIssued, Noted
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.state import stage_of
@@ -25,6 +27,16 @@ class RunWithSlots(World):
         super().__init__(7, configs=(CONFIG,), faults=False, rules=STUDENTS)
         self.slots_of_mine = TrainingSlots(self.opened, runtime=self.runtime)
         self.both_at_once = 0
+        self.failed = []  # trainings of which it was told
+
+    def tell(self, event, payload):
+        if event == "TRAINING_FAILED":
+            self.failed.append(payload)
+
+    def _new_controller(self):
+        announcer = Silent()
+        announcer.tell = self.tell
+        return Controller(self.engine(), self.runtime, self.rules, announcer=announcer)
 
     async def opened(self):
         return self.engine()
@@ -127,6 +139,8 @@ def test_the_slot_of_one_who_died_runs_out_and_the_loop_goes_on():
         await world.slots_of_mine._held[job.job_id].renewals.stop(1.0)
         died_s = world.runtime.now_s()
         await world.runtime.sleep(400.0)
+        assert [told["job_id"] for told in world.failed] == [job.job_id]
+        assert [each.job_id for each in await world.slots_of_mine.ended()] == [job.job_id]
         assert await world.trainings(since_s=died_s)
         assert world.both_at_once == 0
         assert await replayed(world) == []

@@ -25,7 +25,6 @@ from ringrift.daemons.requests import (
     what_it_means,
 )
 from ringrift.daemons.types import DaemonType
-from ringrift.engine.lock_files import OWN_PROGRAM
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
 from ringrift.health.run_status import WorkerStatus
@@ -118,8 +117,8 @@ def _ask_for(want: DaemonVerb, name: str, reason: str, *, as_json: bool) -> None
         # Refused here, since a stored request for what is not built would wait for ever.
         if unavailable := product_registry()[DaemonType(daemon)].unavailable_reason:
             raise ConfigError(f"{daemon} cannot be asked to {want}: {unavailable}")
-        # A program that learns by itself carries out no request: it stands for the next run.
-        runs = (loop := read_master_loop()) is not None and loop.is_alive and loop.profile != OWN_PROGRAM
+        # A program that learns by itself carries requests out as a run does.
+        runs = is_master_loop_running()
         if want is DaemonVerb.RESTART and not runs:
             want = DaemonVerb.START  # with the next run it starts afresh
         request = DaemonRequest(

@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -45,12 +44,18 @@ from ringrift.engine.run_reports import REPORT_KEY, ControlHere, RunReport, repo
 from ringrift.engine.work_rules import ALL_WORK
 from ringrift.errors import RingRiftError
 from ringrift.health.run_status import Curve
-from ringrift.learning.control_lease import ControlLease, check_folder_is_free
+from ringrift.learning.control_lease import (
+    CONTROL_NAME,
+    ControlLease,
+    check_folder_is_free,
+    tell_elected,
+    tell_lost,
+)
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import require_sound_database, require_whole_store, set_run_aside
 from ringrift.learning.judging.ratings import ESCALATE_AFTER, RegressionSeverity, regression
-from ringrift.learning.plan.stages import HealthHold, why_not_planning
+from ringrift.learning.plan.stages import HealthHold
 from ringrift.learning.situation import RunningLoop, Situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_of, result_before, system_runtime
@@ -221,7 +226,6 @@ def held_by_health() -> dict[str, HealthHold]:
 # Its life.
 
 
-CONTROL_NAME = "control"
 NOTHING_ASKED = RunOptions()
 _M_ARENA_MAX, MEMORY_POOLS = -8, 2
 SHUTDOWN_S_MAX = 30.0
@@ -276,7 +280,6 @@ async def run_control_process(
         stack.push_async_callback(shutdown_all_coordinators, timeout_seconds=SHUTDOWN_S_MAX)
         manager, members = get_daemon_manager(), get_stage_members()
         stack.push_async_callback(manager.shutdown)
-        members.reasons = partial(why_not_planning, manager)
         get_health_manager().go_by(evidence_of_parts(manager))
         members.holds = held_by_health
         stack.callback(members.close)
@@ -287,7 +290,7 @@ async def run_control_process(
             return
         # Until now nobody was missing: a daemon that has not started yet was not stopped by anybody.
         members.complete()
-        _tell_elected(lease)
+        tell_elected(router, lease)
         serving = TaskOwner("requests and reports")
         stack.push_async_callback(_end, serving, CANCEL_S_MAX)
         workers = TaskOwner("local workers")
@@ -305,23 +308,7 @@ async def run_control_process(
         # There is no time limit to a run. An error of what is kept running is raised as that ends.
         await first_of(stop.wait(), asyncio.wait(kept, return_when=asyncio.FIRST_COMPLETED))
         if keeping.done() and not keeping.cancelled():
-            await _tell_lost(lease, str(keeping.exception()))
-
-
-def _tell_elected(lease: ControlLease) -> None:
-    """This process has found its store whole and leads by its lease; whoever follows the leader looks."""
-    me, term = get_settings().node_name or lease.me.host, lease.guard.revision
-    tell = get_router().publish_sync
-    tell("STARTUP_STATE_VALIDATED", {"node_id": me, "epoch": term, "valid": True}, CONTROL_NAME)
-    before = {} if lease.before is None else {"previous_leader": lease.before.host}
-    tell("LEADER_ELECTED", {"leader_id": me, "term": term, **before}, CONTROL_NAME)
-
-
-async def _tell_lost(lease: ControlLease, reason: str) -> None:
-    """Inside this process only: it may write nothing more, and others see who leads by the lease."""
-    me, term = get_settings().node_name or lease.me.host, lease.guard.revision
-    lost = {"old_leader_id": me, "reason": reason, "term": term}
-    await get_router().publish("LEADER_LOST", lost, CONTROL_NAME, route_to_cross_process=False)
+            await tell_lost(router, lease, str(keeping.exception()))
 
 
 def _share_memory_pools() -> None:

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
@@ -26,6 +27,9 @@ from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.coordination.orchestrator_registry import get_orchestrator_roles
 from ringrift.coordination.run_coordinator import answers_of, get_loop_waker, get_open_run, get_stage_members
 from ringrift.coordination.safeguards import get_safeguards
+from ringrift.daemons.manager import DaemonService
+from ringrift.daemons.planning import STOPPED_BY_PERSON
+from ringrift.daemons.types import DaemonType
 from ringrift.engine.arguments import check_integer
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.fencing import is_fenced
@@ -41,7 +45,7 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import run_state
 from ringrift.learning.announcements import ANNOUNCED
-from ringrift.learning.control_lease import ControlLease
+from ringrift.learning.control_lease import ControlLease, tell_elected, tell_lost
 from ringrift.learning.facts.facts import JobEnded, JobIssued, Promoted, Rejected, Staged
 from ringrift.learning.facts.records import Model, ModelState, ShardState
 from ringrift.learning.facts.state import ConfigState, stage_of
@@ -57,6 +61,7 @@ from ringrift.learning.intake import (
 from ringrift.learning.judging.ratings import Rating, rate
 from ringrift.learning.loop import TrainingLoop, configs_of_the_run
 from ringrift.learning.plan.rules import LearningRules
+from ringrift.learning.plan.stages import why_not_planning
 from ringrift.learning.situation import RunningLoop, Situations, stored_status
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_of, system_runtime
@@ -654,9 +659,10 @@ class DataPipelineDaemon:
         *,
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
+        manager: DaemonService | None = None,
     ) -> None:
         self.name = name
-        self._router, self._runtime = router, runtime or system_runtime()
+        self._router, self._runtime, self._manager = router, runtime or system_runtime(), manager
         self._waits_for = "its start"
         self._running = False
         self._loop: TrainingLoop | None = None
@@ -724,12 +730,29 @@ class DataPipelineDaemon:
             for event_type in LEADER_EVENTS:
                 heard = self._events.subscribe(event_type, lambda _: lease.look_now(), "data_pipeline_lease")
                 control.callback(heard)
+            tell_elected(self._events, lease)
+            await self._serve_requests(engine, lease, control)
             try:
                 await first_of(self._learn(mine, configs), lease.keep())
             except LeaseLost as lost:
                 log.error("pipeline.control_lost", reason=lost.reason, done="the loop has stopped, and waits")
+                await tell_lost(self._events, lease, lost.reason)
             finally:
                 self._loop, self._waits_for = None, "control of the run, which it has lost"
+
+    async def _serve_requests(self, engine: Engine, lease: ControlLease, control: AsyncExitStack) -> None:
+        """Whoever asks the run for a daemon asks this program now."""
+        manager = self._manager
+        if manager is None:
+            return
+        serving = await manager.serve_requests(engine.kv, lease.is_ours)
+
+        def end() -> None:
+            # One that was asked to stop the loop answers that, and can be asked to start it again.
+            if not manager.why_resting(DaemonType(self.name), STOPPED_BY_PERSON):
+                serving.cancel()
+
+        control.callback(end)
 
     @property
     def _events(self) -> UnifiedEventRouter:
@@ -739,6 +762,8 @@ class DataPipelineDaemon:
         settings = get_settings()
         wanted = get_pipeline_orchestrator().config.learning(settings.learning or {})
         settings = replace(settings, learning=wanted or None)
+        if self._manager is not None:
+            get_stage_members().reasons = partial(why_not_planning, self._manager)
         self._loop = TrainingLoop(
             engine,
             self._runtime,
@@ -780,12 +805,14 @@ class DataPipelineDaemon:
 def create_data_pipeline(
     router: UnifiedEventRouter | None = None,
     runtime: Runtime | None = None,
+    manager: DaemonService | None = None,
 ) -> DataPipelineDaemon:
-    return DataPipelineDaemon(router=router, runtime=runtime)
+    return DataPipelineDaemon(router=router, runtime=runtime, manager=manager)
 
 
 def create_continuous_loop(
     router: UnifiedEventRouter | None = None,
     runtime: Runtime | None = None,
+    manager: DaemonService | None = None,
 ) -> DataPipelineDaemon:
-    return DataPipelineDaemon("continuous_training_loop", router=router, runtime=runtime)
+    return DataPipelineDaemon("continuous_training_loop", router=router, runtime=runtime, manager=manager)

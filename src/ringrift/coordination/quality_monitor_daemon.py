@@ -12,12 +12,17 @@ from ringrift.engine.run_reports import reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.learning.facts.records import ShardState, steps_to_train
+from ringrift.learning.facts.records import (
+    SHARD_QUALITY_MIN,
+    ShardState,
+    earn,
+    refuse_shard,
+    steps_to_train,
+)
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.feedback import (
     HIGH,
     LOW,
-    SHARD_QUALITY_MIN,
     SHARDS_SEEN,
     QualityState,
     QualityView,
@@ -26,7 +31,6 @@ from ringrift.learning.judging.feedback import (
     quality_of,
     quality_state,
     quality_view,
-    refuse_shard,
 )
 from ringrift.learning.situation import Situations
 from ringrift.runtime import Runtime
@@ -201,12 +205,11 @@ def _refused_shards(state: ConfigState, memory: _LastReport) -> list[Told]:
 
 
 def _blocked_training(state: ConfigState, memory: _LastReport) -> list[Told]:
-    """Rows have earned a training, and all since the last one are of shards that nobody should learn from."""
+    """Rows came for a training, and all since the last one are of shards that nobody should learn from."""
     # Set again below while it holds, so every return in between means that it is over.
     before, memory.blocked = memory.blocked, False
     rules, newest = state.bucket_rules, state.newest_model
-    steps = steps_to_train(state.bucket, rules, rows_total=state.rows, has_model=newest is not None)
-    if not steps or state.open_of("export", "train"):
+    if state.open_of("export", "train"):
         return []
     since_s = float("-inf") if newest is None else newest.made_s
     shards = [
@@ -216,6 +219,10 @@ def _blocked_training(state: ConfigState, memory: _LastReport) -> list[Told]:
     ]
     refused = [each for each in shards if each.quality is not None and refuse_shard(each) is not None]
     if not shards or len(refused) < len(shards):
+        return []
+    # Refused ones earn nothing, so that they are counted here as if they did.
+    would_be = earn(state.bucket, sum(each.rows for each in refused if not each.steps_per_row), rules)
+    if not steps_to_train(would_be, rules, rows_total=state.rows, has_model=newest is not None):
         return []
     memory.blocked = True
     if before:

@@ -6,7 +6,6 @@ names, tells when they change, and keeps what others said of nodes and configs b
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -57,6 +56,7 @@ from ringrift.work.shares import (
     next_kind,
     quality_factor,
     search_budget,
+    split_whole,
 )
 from ringrift.work.worker.records import WorkerRecord, live_workers
 
@@ -281,16 +281,13 @@ class SelfplayScheduler(StageDaemon):
         shares = self.get_priorities()
         total = GAMES_PER_CONFIG * len(shares) if total_games is None else total_games
         # At least one: rounding must not leave a config without games.
-        return {config: max(1, round(total * share)) for config, share in shares.items()}
+        return split_whole(total, shares, least=1)
 
     def allocate_to_nodes(self, nodes: Mapping[str, int], total_games: int) -> dict[str, int]:
         """Split games over *nodes* (name: slots), less for strained ones and none for those away."""
         now_s = self._runtime.now_s()
         weights = {node: slots * self.nodes.factor(node, now_s) for node, slots in nodes.items()}
-        whole = sum(weights.values())
-        return {
-            node: math.floor(total_games * weight / whole) if whole else 0 for node, weight in weights.items()
-        }
+        return split_whole(total_games, weights)
 
     def search_budget(self, config: str) -> int:
         seen = self._configs().get(config)

@@ -16,6 +16,7 @@ from ringrift.engine.opening import get_engine, get_engine_blocking, has_store
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope, reset_of
 from ringrift.runtime import Runtime, system_runtime
+from ringrift.work.backpressure import BackpressureLevel, read_announced
 
 __all__ = ["DataPlane", "Pace", "SyncDaemonBase", "Transport", "open_data_plane"]
 
@@ -68,6 +69,15 @@ async def look_at_cluster(
     return ClusterView(
         view=ManifestView(), nodes=nodes, now_s=runtime.now_s(), config=config, reports=reports
     )
+
+
+async def pressure_in_force(plane: DataPlane | None) -> BackpressureLevel:
+    """How full the queues of the run are, as QUEUE_MONITOR has measured; none where nobody measures."""
+    plane = plane or await existing_data_plane()
+    if plane is None:
+        return BackpressureLevel.NONE
+    announced = await read_announced(plane.kv)
+    return announced.level if announced.why_held(plane.runtime.now_s()) else BackpressureLevel.NONE
 
 
 class SyncDaemonBase(WakingDaemon):

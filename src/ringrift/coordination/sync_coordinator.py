@@ -9,7 +9,12 @@ from typing import Any, ClassVar
 from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_base import WiredCoordinator
-from ringrift.coordination.sync_base import get_node_reports, look_at_cluster, open_data_plane
+from ringrift.coordination.sync_base import (
+    get_node_reports,
+    look_at_cluster,
+    open_data_plane,
+    pressure_in_force,
+)
 from ringrift.coordination.sync_facade import (
     ORPHAN_RECOVERY,
     SyncFacade,
@@ -326,7 +331,6 @@ class SyncScheduler:
     ) -> None:
         self._plane, self._config, self._facade = plane, config, facade
         self._reports = reports or get_node_reports()
-        self.pressure = BackpressureLevel.NONE
 
     async def hosts(self) -> list[HostState]:
         plane = self._plane
@@ -340,11 +344,12 @@ class SyncScheduler:
         return system_runtime() if self._plane is None else self._plane.runtime
 
     async def recommendations(self, max_recommendations: int = _ADVICE_MAX) -> list[SyncRecommendation]:
-        return recommend(await self.hosts(), pressure=self.pressure, max_recommendations=max_recommendations)
+        pressure = await pressure_in_force(self._plane)
+        return recommend(await self.hosts(), pressure=pressure, max_recommendations=max_recommendations)
 
     async def status(self) -> ClusterDataStatus:
-        hosts = await self.hosts()
-        advice = recommend(hosts, pressure=self.pressure, max_recommendations=_ADVICE_MAX)
+        hosts, pressure = await self.hosts(), await pressure_in_force(self._plane)
+        advice = recommend(hosts, pressure=pressure, max_recommendations=_ADVICE_MAX)
         return cluster_status(hosts, advice, now_s=self._runtime.now_s())
 
     async def execute(self, advice: SyncRecommendation) -> SyncResponse:
@@ -397,7 +402,8 @@ async def execute_priority_sync(
         return [await scheduler.execute(recommendation)]
     if max_syncs < 1:
         raise ConfigError(f"max_syncs is {max_syncs}; it must be at least 1")
-    advice = [each for each in await scheduler.recommendations() if each.action is not SyncAction.SKIP]
+    advised = await scheduler.recommendations(max(max_syncs, _ADVICE_MAX))
+    advice = [each for each in advised if each.action is not SyncAction.SKIP]
     return [await scheduler.execute(each) for each in advice[:max_syncs]]
 
 
@@ -445,8 +451,6 @@ class SyncCoordinator(WiredCoordinator):
             "TRAINING_COMPLETED": self._on_training_ended,
             "TRAINING_FAILED": self._on_training_ended,
             "LEADER_ELECTED": self._on_leader,
-            "BACKPRESSURE_ACTIVATED": self._on_pressure,
-            "BACKPRESSURE_RELEASED": self._on_release,
             "SYNC_STALLED": self._on_stalled,
             "SYNC_NODE_UNREACHABLE": self._on_unreachable,
             "SYNC_CHECKSUM_FAILED": self._on_checksum,
@@ -499,15 +503,6 @@ class SyncCoordinator(WiredCoordinator):
 
     def _on_leader(self, event: RouterEvent) -> None:
         self.sync_router.reports.leader = str(event.payload["leader_id"])
-
-    def _on_pressure(self, event: RouterEvent) -> None:
-        self.sync_router.pressed.add(str(event.payload.get("node_id") or ""))
-        self.scheduler.pressure = _level_of(event.payload.get("level"))
-
-    def _on_release(self, event: RouterEvent) -> None:
-        self.sync_router.pressed.discard(str(event.payload.get("node_id") or ""))
-        if not self.sync_router.pressed:
-            self.scheduler.pressure = BackpressureLevel.NONE
 
     def _on_capacity(self, event: RouterEvent) -> None:
         """Machines came or went: ways that failed before are worth another try."""
@@ -592,11 +587,13 @@ class SyncCoordinator(WiredCoordinator):
 
     async def _on_request(self, event: RouterEvent) -> None:
         said = event.payload
-        board, players = _config_of(said.get("config_key"))
+        # A board without a number of players asks for that board, and not for all there is.
+        board, players = split_config(str(said.get("config_key") or ""))
+        targets = said.get("targets") or None
         await self.facade.sync(
             str(said["data_type"]),
-            targets=list(said.get("targets") or []) or None,
-            board_type=board,
+            targets=[targets] if isinstance(targets, str) else targets and list(targets),
+            board_type=board or None,
             num_players=players,
             priority=str(said.get("priority") or "normal"),
         )
@@ -627,19 +624,6 @@ class SyncCoordinator(WiredCoordinator):
         if not self.is_subscribed:
             return HealthCheckResult(False, self.status, "not wired", health.details)
         return health
-
-
-def _level_of(value: Any) -> BackpressureLevel:
-    """A level that is not known slows down and stops nothing."""
-    try:
-        return BackpressureLevel(value)
-    except ValueError:
-        return BackpressureLevel.SOFT
-
-
-def _config_of(key: Any) -> tuple[str | None, int | None]:
-    board, players = split_config(str(key or ""))
-    return (None, None) if players is None else (board, players)
 
 
 def get_sync_coordinator() -> SyncCoordinator:

@@ -6,7 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from ringrift.coordination.coordinator_config import get_settings
-from ringrift.coordination.sync_base import get_data_plane, get_node_reports, look_at_cluster, open_data_plane
+from ringrift.coordination.sync_base import (
+    get_data_plane,
+    get_node_reports,
+    look_at_cluster,
+    open_data_plane,
+    pressure_in_force,
+)
 from ringrift.data.artifacts import data_type_named, kinds_of
 from ringrift.data.config import AutoSyncConfig, read_nodes, read_sync_config
 from ringrift.data.manifest.store import DiskState, DiskStates
@@ -49,7 +55,6 @@ class SyncRouter:
     ) -> None:
         self._plane, self._config = plane, config
         self.reports = reports or get_node_reports()
-        self.pressed: set[str] = set()  # nodes under backpressure; "" is all of them
 
     @property
     def plane(self) -> DataPlane:
@@ -171,8 +176,9 @@ class SyncRouter:
         )
         run_blocking(SyncHistory(plane.kv, plane.runtime).add(record))
 
-    def is_under_backpressure(self, node_id: str = "") -> bool:
-        return "" in self.pressed or node_id in self.pressed
+    def is_under_backpressure(self, node_id: str = "") -> bool:  # noqa: ARG002 - documented signature
+        """Whether the queues are too full now, which are one set for all nodes."""
+        return run_blocking(pressure_in_force(self._plane)).throttles
 
     def update_training_active_nodes(self, nodes: set[str]) -> None:
         self.reports.replace_training(frozenset(nodes), self._runtime.now_s())
@@ -208,7 +214,7 @@ class SyncRouter:
     @property
     def works_here(self) -> bool:
         """Whether somebody told this one of nodes; the coordinator of the run tells its own."""
-        return bool(self.reports.was_told or self.pressed)
+        return self.reports.was_told
 
     @reported_slowly
     def get_status(self) -> dict[str, Any]:

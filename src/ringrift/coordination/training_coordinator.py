@@ -36,7 +36,15 @@ from ringrift.learning.facts.state import ConfigState, EndedTraining
 from ringrift.learning.intake import is_claim
 from ringrift.learning.job_announcements import blob_path, loss_of
 from ringrift.learning.plan.training_data import Fallback, fallback_tier, good_model, good_samples
-from ringrift.learning.requests import SAID_CHARS_MAX, SLOTS_MAX, Refusal, Refused, TrainingJob, TrainingSlots
+from ringrift.learning.requests import (
+    SAID_CHARS_MAX,
+    SLOTS_MAX,
+    Refusal,
+    Refused,
+    TrainingJob,
+    TrainingSlots,
+    failed_training,
+)
 from ringrift.learning.situation import Situations
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals
@@ -135,6 +143,7 @@ class TrainingCoordinator(SubscribedCoordinator):
         super().__init__(NAME, router=router, runtime=runtime)
         self.slots = TrainingSlots(runtime=self.runtime) if slots is None else slots
         check_part("slots", self.slots, TrainingSlots)
+        self.slots.on_gone = self._tell_gone
         self._answers = answers_of(situations)
         self.signals = ConfigSignals()
         self.refusals: dict[str, int] = {}  # of slots that this process asked for
@@ -164,7 +173,8 @@ class TrainingCoordinator(SubscribedCoordinator):
     ) -> bool:
         """Give the slot back and tell how the training ended; a model path means well.
 
-        Of a slot that is not held here, only a model is told: its failure is its holder's to tell.
+        Of a slot that is not held here, only a model is told: its failure is its holder's to tell, and that
+        its holder was gone has been told.
         """
         error = str(error or "")[:SAID_CHARS_MAX] or ("" if model_path else "it ended without a model")
         held = await self.slots.release(job_id, error=error, model_path=model_path, val_loss=val_loss)
@@ -181,6 +191,9 @@ class TrainingCoordinator(SubscribedCoordinator):
     async def leave(self, job_id: str) -> bool:
         """Give the slot back after a training whose model somebody else tells of."""
         return await self.slots.release(job_id)
+
+    async def _tell_gone(self, job: TrainingJob) -> None:
+        await self.tell("TRAINING_FAILED", failed_training(job))
 
     def _count(self, refused: Refused) -> Refused:
         self.refusals[refused.reason.value] = self.refusals.get(refused.reason.value, 0) + 1

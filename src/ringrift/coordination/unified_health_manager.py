@@ -96,7 +96,9 @@ RULES: Mapping[str, Rule] = {
     "HANDLER_FAILED": Rule(("coordinator", "handler_name"), "handler", weight_share=0.5),
     "HANDLER_TIMEOUT": Rule(("coordinator", "handler_name"), "handler"),
     "TASK_FAILED": Rule(("task_type",), "task", counts_as_failure=True),
+    "TASK_COMPLETED": Rule(("task_type",), settles=("task",), counts_as_success=True),
     "TRAINING_FAILED": Rule(_CONFIG, "training", counts_as_failure=True),
+    "TRAINING_COMPLETED": Rule(_CONFIG, settles=("training",), counts_as_success=True),
     "REGRESSION_DETECTED": Rule(_CONFIG, "regression", message=("severity",)),
     "REGRESSION_CRITICAL": Rule(_CONFIG, "critical_regression"),
     "REGRESSION_CLEARED": Rule(_CONFIG, settles=("regression", "critical_regression")),
@@ -272,6 +274,8 @@ class HealthLedger:
     def observe(self, event_type: str, payload: Mapping[str, Any], now_s: float) -> Decision:
         """Take in one event; return what to do about its subject."""
         rule, subject = RULES[event_type], subject_of(event_type, payload)
+        if rule.counts_as_success and payload.get("success") is False:
+            return Decision(RecoveryAction.NONE, subject)  # it ended, and not well: a failure says so
         self._note_heartbeat(event_type, subject, now_s)
         if rule.raises and says_trouble(event_type, payload):
             self._raise(rule, subject, payload, now_s)

@@ -154,8 +154,10 @@ class QueueHandle(SingletonMixin):
         return token
 
 
-def _texts(name: str, given: str | Iterable[str]) -> tuple[str, ...]:
+def _texts(name: str, given: str | Iterable[str] | None) -> tuple[str, ...]:
     """One text is one, not its letters."""
+    if not isinstance(given, Iterable):
+        raise ConfigError(f"{name} is {given!r}; it must be a text, or several")
     texts = (given,) if isinstance(given, str) else tuple(given)
     if wrong := [each for each in texts if not isinstance(each, str) or not each]:
         raise ConfigError(f"{name} holds {wrong[0]!r}; it must be a text, or several")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from functools import partial
@@ -32,7 +32,7 @@ from ringrift.daemons.registry import (
     row_faults,
     validate_registry,
 )
-from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb
+from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb, RequestCarrier
 from ringrift.daemons.restarts import LedgerStore, MemoryLedger, RestartLedger, RestartPolicy
 from ringrift.daemons.running import EntryPoint, Factory
 from ringrift.daemons.start_stop import Starter, StartResult, is_gone, stop_in_order, system_memory_percent
@@ -265,6 +265,7 @@ class DaemonService(DaemonReader):
         self._rounds = HealthRounds(supervisor, offload=offload)
         self._opened_on: asyncio.AbstractEventLoop | None = None
         self._tasks = TaskOwner("daemon manager")
+        self._serving: asyncio.Task[None] | None = None
         self._check_registry()
         self._registrar.install_rows()
         if self.config.auto_start and loop_is_running():
@@ -514,7 +515,7 @@ class DaemonService(DaemonReader):
         seen = None if engine is None else await control_seen(engine.kv, self._runtime)
         if engine is None or seen is None:
             return None
-        # A program that runs the loop alone has no daemon but its own, and carries out no request.
+        # A program that runs the loop alone has its own daemons, and so has this one beside it.
         return None if seen.holder is not None and not seen.holder.has_daemons else engine.kv
 
     @property
@@ -533,6 +534,20 @@ class DaemonService(DaemonReader):
         log.warning("daemons.request_failed", daemon=request.daemon, want=str(request.want), reason=problem)
         self._starter.note_refusal(DaemonType(request.daemon), problem)
         return False
+
+    async def serve_requests(self, kv: KeyValue, leads: Callable[[], Awaitable[bool]]) -> asyncio.Task[None]:
+        """Carry out what other processes ask of the daemons for as long as *leads*, or until the task ends.
+
+        For a program that leads beside its own work. The task is the manager's: a daemon that is asked to
+        stop could not say that it has stopped.
+        """
+        if self._serving is not None:
+            self._serving.cancel()  # what it has not answered yet is taken up again here
+        carrier = RequestCarrier(kv, self, self._runtime, leads=leads)
+        await carrier.before_start()
+        self._supervisor.poke()
+        self._serving = self._tasks.create_task(carrier.run(), name="daemon-requests")
+        return self._serving
 
     async def _elsewhere(self, types: Collection[DaemonType]) -> Conflict | None:
         """The refusal of what cannot be asked of a run, if it has one of *types*."""

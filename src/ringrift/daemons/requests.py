@@ -153,7 +153,8 @@ class RequestCarrier:
     """Carries requests out in the process of the manager, and writes down that it did.
 
     *report* tells other processes how the daemons are. Whoever is answered finds the daemon as he asked for
-    it, and not as it was some seconds ago.
+    it, and not as it was some seconds ago. Where the daemons outlive the leading, *leads* says whether a
+    request is still for them.
     """
 
     def __init__(
@@ -163,8 +164,10 @@ class RequestCarrier:
         runtime: Runtime,
         *,
         report: Callable[[], Awaitable[None]] | None = None,
+        leads: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._kv, self._manager, self._runtime, self._report = kv, manager, runtime, report
+        self._leads = leads
         self._seen = 0  # the revision up to which requests are carried out
 
     async def before_start(self) -> None:
@@ -182,7 +185,10 @@ class RequestCarrier:
                 await self._note(request, entry.revision)
 
     async def run(self) -> None:
-        """Start what was asked for before this run, then carry out what is asked for; until cancelled."""
+        """Start what was asked for before this run, then carry out what is asked for.
+
+        Until cancelled, or until a request comes that is for another process.
+        """
         begun = False
         while True:
             try:
@@ -190,6 +196,8 @@ class RequestCarrier:
                     await self._start_asked_for()
                     begun = True
                 async for change in self._kv.watch(REQUESTS, after=self._seen):
+                    if self._leads is not None and not await self._leads():
+                        return
                     if change.value is not None:
                         await self._take(Entry(key=change.key, value=change.value, revision=change.revision))
                     self._seen = change.revision

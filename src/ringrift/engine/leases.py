@@ -353,7 +353,7 @@ class ControlHolder(msgspec.Struct, frozen=True, kw_only=True):
     began_s: float
     folder: str
     since_s: float
-    has_daemons: bool = True  # of the run: whoever wants one started or stopped asks it
+    has_daemons: bool = True  # of the run: managers in other processes ask it instead of starting their own
 
     def is_seen(self, runtime: Runtime) -> bool:
         """Whether its process can be looked at from here."""

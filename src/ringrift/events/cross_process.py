@@ -121,8 +121,8 @@ class CrossProcess:
             await self._seen_recorder.keep()  # first: whoever is cancelled in it has not published yet
         event_log = await self._open()
         # A process that only publishes needs no cursors, and takes no identity for it. While nobody reads,
-        # they would hold all that comes in the log and remember everything that is handled here.
-        if self._table.crossing() and not self.rests:
+        # what is handled here is noted, so that it is not handled again after a restart.
+        if self._table.crossing():
             await self._ready(event_log)
             self.start_soon()
         # From here on the reader may meet the record first; this tells it that the publisher is coming.
@@ -208,6 +208,8 @@ class CrossProcess:
         """Open the log and start reading. Raises if the log cannot be opened."""
         await self._ready(await self._open())
         self.rests = False
+        if self._cursor_store is not None:
+            self._cursor_store.wake()
         self.start_soon()
 
     async def stop_reading(self) -> None:
@@ -322,6 +324,7 @@ class CrossProcess:
                     backlog_s=self._backlog_s,
                     last_at_start=(await event_log.bounds()).last,
                     is_ending=self._is_ending,
+                    rests=self.rests,
                 )
                 self._last_fed = self._last_own = self._last_known = 0
             again = await self._cursor_store.join(self._table.crossing())

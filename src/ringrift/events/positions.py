@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextvars import Context
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,6 +229,10 @@ def _claim(settings: Settings) -> Identity:
 # The cursors of all subscriptions of this process, and their durable copies.
 
 
+def _newest(done: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(done)[-_DONE_MAX:])
+
+
 Reader = tuple[Subscription, Cursor]
 
 _GROUP_S = 0.5  # positions gathered before one commit; the notes bridge this time
@@ -237,6 +241,8 @@ _RETRY_S = 1.0
 _STOP_S = 30.0  # what it writes when it is told to stop is written
 _OWNER = "positions of subscriptions"
 _DONE_MAX = 10_000  # events handled behind one that could be neither handled nor stored as a dead letter
+_RESTING_NOTES = 200_000  # in each of the two files: what is older has mostly left the log
+_NOTES_READ = 256
 
 
 class CursorStore:
@@ -251,7 +257,9 @@ class CursorStore:
         backlog_s: float,
         last_at_start: int,
         is_ending: Callable[[], bool],
+        rests: bool = False,
     ) -> None:
+        """While it *rests*, as nobody reads, positions are not stored: they would hold all that comes in."""
         self.log, self.instance = log, identity.instance
         self.last_at_start, self._is_ending = last_at_start, is_ending
         self.gaps = self.missed = 0
@@ -265,6 +273,7 @@ class CursorStore:
         self._recording = asyncio.Lock()
         self._tasks = TaskOwner(_OWNER)
         self.recorder: asyncio.Task[None] | None = None
+        self._rests, self._noted = rests, 0  # how many notes it wrote while it rested
 
     def cursor(self, subscription: Subscription) -> Cursor | None:
         return self._cursors.get(subscription.name) if subscription in self._members else None
@@ -335,14 +344,32 @@ class CursorStore:
         cursor = self._cursors.get(subscription.name)
         if cursor is None:
             return
-        cursor.finish(delivery.log_seq)
         if self._notes is not None:
             self._notes.write(Note(delivery.log_seq, delivery.event.event_id, subscription.name))
+            if self._rests:
+                # In the notes alone: nobody knows for how long, and in memory it would only grow.
+                cursor.outstanding.discard(delivery.log_seq)
+                self._noted += 1
+                if self._noted % _RESTING_NOTES == 0:
+                    self._notes.empty(1 - self._notes.turn())
+                return
+        cursor.finish(delivery.log_seq)
         self._moved.set()
         self.keep_recording()
 
+    def wake(self) -> None:
+        """Somebody reads again: the cursors take over what was handled meanwhile."""
+        if not self._rests:
+            return
+        self._rests = False
+        for note in () if self._notes is None else self._notes.read():
+            if (cursor := self._cursors.get(note.subscription)) is not None and cursor.is_new(note.seq):
+                cursor.finish(note.seq)
+        for cursor in self._cursors.values():
+            cursor.done = set(_newest(cursor.done))
+
     def keep_recording(self) -> None:
-        if self.recorder is None and not self._is_ending():
+        if self.recorder is None and not (self._rests or self._is_ending()):
             # An empty context: recording belongs to no trace and to no event's handler.
             recording = self._record_forever()
             self.recorder = self._tasks.create_task(recording, name="recorder", context=Context())
@@ -382,8 +409,9 @@ class CursorStore:
         if not moved:
             return
         positions = {CursorKey(name, self.instance): c.position() for name, c in moved.items()}
-        # In the same step as the positions: no handler may end between them and the change of sides.
-        covered = None if self._notes is None else self._notes.turn()
+        # In the same step as the positions: no handler may end between them and the change of sides. While
+        # nobody reads they cover no note: one that joined stores where it begins.
+        covered = None if self._notes is None or self._rests else self._notes.turn()
         for name, cursor in moved.items():
             # Before the commit: what moves while it is written is recorded once more.
             cursor.dirty = False
@@ -405,6 +433,8 @@ class CursorStore:
             # It ignores its cancellation, and may never let go of the lock.
             self._recording = asyncio.Lock()
         self._tasks, self.recorder = TaskOwner(_OWNER), None
+        if self._rests:
+            return  # the notes have it all
         try:
             await self.record(everything=True)
         except RingRiftError as error:
@@ -438,18 +468,32 @@ class CursorStore:
         At once: the notes are emptied with the first positions that move, whoever's they are.
         """
         stored = dict(await self.log.positions(self.instance))
-        notes = [] if self._notes is None else list(self._notes.read())
-        noted: set[str] = set()
-        for seq in sorted({note.seq for note in notes}):
-            found = await self.log.read(after=seq - 1, limit=1)
+        done: dict[str, set[int]] = {}
+        async for note in self._valid_notes():
             # Without a stored position there is no floor that a note could stand above.
-            for note in (note for note in notes if note.seq == seq and note.subscription in stored):
-                # A note left behind by a log that was deleted since names another event.
-                if found and (found[0].seq, found[0].id) == (seq, note.event_id):
-                    position = stored[note.subscription]
-                    done = (*position.done_above, seq)
-                    stored[note.subscription] = Position(position.floor, done)
-                    noted.add(note.subscription)
-        if noted:
-            await self.log.commit({CursorKey(name, self.instance): stored[name] for name in noted})
+            if note.subscription in stored:
+                done.setdefault(note.subscription, set()).add(note.seq)
+        for name, seqs in done.items():
+            position = stored[name]
+            stored[name] = Position(position.floor, _newest({*position.done_above, *seqs}))
+        if done and self._notes is not None:
+            await self.log.commit({CursorKey(name, self.instance): stored[name] for name in done})
+            self._notes.empty(0)
+            self._notes.empty(1)
         return stored
+
+    async def _valid_notes(self) -> AsyncIterator[Note]:
+        """The notes of events that are in the log: it may have been deleted since, and have others there."""
+        notes: dict[int, list[Note]] = {}
+        for note in () if self._notes is None else self._notes.read():
+            notes.setdefault(note.seq, []).append(note)
+        after = -1
+        for seq in sorted(notes):
+            if seq <= after:
+                continue
+            # Many at a time: after a rest there are as many as events since.
+            for record in await self.log.read(after=seq - 1, limit=_NOTES_READ):
+                after = record.seq
+                for note in notes.get(record.seq, ()):
+                    if note.event_id == record.id:
+                        yield note

@@ -371,6 +371,9 @@ class Announcer(Protocol):
 
     def note(self, fact: AnyFact, state: ConfigState, /) -> None: ...
 
+    def tell(self, event: str, payload: dict[str, Any], /) -> None:
+        """Of what is no fact: publish it with the others."""
+
     async def publish(self) -> None: ...
 
 
@@ -384,6 +387,9 @@ class RouterAnnouncer:
     def note(self, fact: AnyFact, state: ConfigState) -> None:
         self._noted.extend(events_of(fact, state))
 
+    def tell(self, event: str, payload: dict[str, Any]) -> None:
+        self._noted.append((event, payload))
+
     async def publish(self) -> None:
         while self._noted:
             name, payload = self._noted.popleft()
@@ -394,6 +400,9 @@ class Silent:
     """Nobody listens."""
 
     def note(self, _fact: AnyFact, _state: ConfigState) -> None:
+        return
+
+    def tell(self, _event: str, _payload: dict[str, Any]) -> None:
         return
 
     async def publish(self) -> None:

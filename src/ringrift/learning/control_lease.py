@@ -36,6 +36,7 @@ from ringrift.engine.leases import (
 )
 from ringrift.engine.ports import Engine, KeyValue, WriteGuard
 from ringrift.errors import Conflict, ControlLost, LeaseLost, Unavailable
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.store_check import mark_outside_a_run, require_whole_store
 from ringrift.process import process_scope
 from ringrift.process_identity import has_open, is_stopped, own_start_s, process_numbers
@@ -106,6 +107,11 @@ class ControlLease:
     def guard(self) -> WriteGuard:
         """What every write in the name of the control process carries."""
         return WriteGuard(TOKEN_KEY, self._token)
+
+    @property
+    def node(self) -> str:
+        """What other nodes call this one."""
+        return self._settings.node_name or self.me.host
 
     @property
     def held(self) -> bool:
@@ -296,6 +302,25 @@ class ControlLease:
         except Unavailable as error:
             log.warning("control.release_unanswered", error=str(error))  # others see that we are gone
         self._guard.release()
+
+
+CONTROL_NAME = "control"
+
+
+def tell_elected(router: UnifiedEventRouter, lease: ControlLease) -> None:
+    """This process has found its store whole and leads by its lease; whoever follows the leader looks."""
+    me, term = lease.node, lease.guard.revision
+    tell = router.publish_sync
+    tell("STARTUP_STATE_VALIDATED", {"node_id": me, "epoch": term, "valid": True}, CONTROL_NAME)
+    before = {} if lease.before is None else {"previous_leader": lease.before.host}
+    tell("LEADER_ELECTED", {"leader_id": me, "term": term, **before}, CONTROL_NAME)
+
+
+async def tell_lost(router: UnifiedEventRouter, lease: ControlLease, reason: str) -> None:
+    """Inside this process only: it may write nothing more, and others see who leads by the lease."""
+    me, term = lease.node, lease.guard.revision
+    lost = {"old_leader_id": me, "reason": reason, "term": term}
+    await router.publish("LEADER_LOST", lost, CONTROL_NAME, route_to_cross_process=False)
 
 
 async def control_holder(kv: KeyValue) -> ControlHolder | None:

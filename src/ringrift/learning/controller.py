@@ -66,6 +66,7 @@ from ringrift.learning.plan.trust import (
 )
 from ringrift.learning.requests import (
     ALL,
+    JOBS,
     RECALL_PREFIX,
     WORKER_PREFIX,
     ReadPauses,
@@ -73,6 +74,8 @@ from ringrift.learning.requests import (
     StandingRequests,
     asked_about,
     changes_standing,
+    end_gone_trainings,
+    failed_training,
     held_slots,
     is_new,
     tell_set_aside,
@@ -277,12 +280,16 @@ class Controller:
         self.passes += 1
         await self.take_in_ends()
         # In one read: passes are many, and what is read with each of them is little.
-        around = await self._engine.kv.entries(HOLDS, WORK_LEASES, WORKERS, RECALL_PREFIX, WORKER_PREFIX)
+        asked = (HOLDS, WORK_LEASES, WORKERS, RECALL_PREFIX, WORKER_PREFIX, JOBS)
+        around = await self._engine.kv.entries(*asked)
         self._pauses_read, workers = ReadPauses(around), workers_in(around)
         recalls, requests = asked_about(RECALL_PREFIX, around), asked_about(WORKER_PREFIX, around)
         await self._note_stages()
         await self._note_health()
         await self._note_training_slots(await held_slots(self._engine.kv, around))
+        under_slots = [entry for entry in around if entry.key.startswith(JOBS)]
+        for job in await end_gone_trainings(self._engine.kv, self._runtime, under_slots):
+            self._announcer.tell("TRAINING_FAILED", failed_training(job))
         for config in self._ledgers:
             if quoted(config) in recalls:
                 await self._take_in_recalls(config)

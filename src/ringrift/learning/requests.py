@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -32,7 +33,7 @@ from ringrift.engine.work_rules import (
     hold_key,
     work_lease,
 )
-from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost, Unavailable
+from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost, RevisionMismatch, Unavailable
 from ringrift.learning.facts.facts import Recalled, WorkerResumed, WorkerSetAside
 from ringrift.learning.facts.ledger import quoted
 from ringrift.learning.facts.records import SetAside
@@ -236,10 +237,11 @@ def _worker_key(config: str, worker: str) -> str:
 # Who may train now: one training per config, and a few in all, whether workers or others do it.
 #
 # A slot is two leases in the engine: one for the config and one of the numbered places. Their holder renews
-# them; when it dies, both are free after the lease. The config's is the lease under which the queue hands out
-# no training of it, and nobody gets it while a worker has one: the loop and a trainer of one's own never
-# train the same config at once. Its token goes with every write that the training makes, so a trainer that
-# lost its slot cannot spoil what the next one does.
+# them; when it dies, both are free after the lease, and the loop, or who takes the slot next, tells that its
+# training ended. The config's is the lease under which the queue hands out no training of it, and nobody gets
+# it while a worker has one: the loop and a trainer of one's own never train the same config at once. Its
+# token goes with every write that the training makes, so a trainer that lost its slot cannot spoil what the
+# next one does.
 
 
 SLOTS_MAX = 8
@@ -316,6 +318,7 @@ class TrainingSlots:
         self._slots_max, self._config = slots_max, config
         self._holder = f"{runtime.hostname}:{runtime.pid}:{runtime.new_id()}"
         self._held: dict[str, _Held] = {}
+        self.on_gone: Callable[[TrainingJob], Awaitable[None]] | None = None  # tells of a holder that is gone
 
     async def request(
         self, config_key: str, *, model_version: str = "", wait_s: float = 0.0
@@ -344,6 +347,10 @@ class TrainingSlots:
         if place is None:
             await own.release()
             return self._no_place() if item is None else _by_worker(config_key, item)
+        # Before its record is overwritten: the holder before may have gone without a word.
+        for gone in await end_gone_trainings(kv, self._runtime, await kv.entries(_job_key(config_key))):
+            if self.on_gone is not None:
+                await self.on_gone(gone)
         job = TrainingJob(
             # The token sets two trainings of one second apart.
             job_id=f"{config_key}_{int(self._runtime.now_s())}_{self._runtime.pid}_{token}",
@@ -367,30 +374,27 @@ class TrainingSlots:
     async def release(
         self, job_id: str, *, error: str = "", model_path: str = "", val_loss: float | None = None
     ) -> bool:
-        """Give the slot back and keep how the training ended; False if this process does not hold it."""
+        """Give the slot back and keep how the training ended.
+
+        False if this process does not hold it, or did not for so long that its end was told by others.
+        """
         held = self._held.pop(job_id, None)
         if held is None:
             return False
         await held.renewals.stop(RELEASE_S)
         async with asyncio.timeout(RELEASE_S):
             kv = (await self._open_engine()).kv
-            if held.leases[0].held:
-                await kv.delete(JOBS + quote(held.job.config_key, safe=""))
+            entry = await kv.get(_job_key(held.job.config_key))
+            # Also after the lease ran out, unless another has seen to the end meanwhile.
+            by_others = entry is None or not _is_open(entry, job_id) or not await _is_deleted(kv, entry)
             for lease in held.leases:
                 await lease.release()
             # The slot is free by now, so what its holder says is kept as far as it can be.
             said = {"error": error[:SAID_CHARS_MAX], "model_path": str(model_path)[:SAID_CHARS_MAX]}
             loss = held.job.best_val_loss if val_loss is None else number(val_loss)
-            await self._keep_end(kv, msgspec.structs.replace(held.job, best_val_loss=loss, **said))
-        return True
-
-    async def _keep_end(self, kv: KeyValue, job: TrainingJob) -> None:
-        known, now_s = await kv.entries(ENDED), self._runtime.now_s()
-        for entry in known[: max(0, len(known) + 1 - ENDED_MAX)]:
-            await kv.delete(entry.key)
-        record = msgspec.structs.replace(job, ended_s=now_s)
-        key = f"{ENDED}{now_s:017.6f}/{quote(job.job_id, safe='')}"  # in the order of their ends
-        await kv.put(key, msgspec.json.encode(record), ttl_s=ENDED_KEPT_S)
+            now_s = self._runtime.now_s()
+            await _keep_end(kv, msgspec.structs.replace(held.job, best_val_loss=loss, ended_s=now_s, **said))
+        return not by_others
 
     async def ended(self) -> list[TrainingJob]:
         """Return the trainings that had a slot and gave it back, oldest first, in whichever process."""
@@ -499,7 +503,7 @@ class TrainingSlots:
             log.error("training.slot_lost", job_id=job.job_id, lease=lease.name, reason=lost.reason)
 
     async def _write(self, kv: KeyValue, job: TrainingJob) -> None:
-        await kv.put(JOBS + quote(job.config_key, safe=""), msgspec.json.encode(job))
+        await kv.put(_job_key(job.config_key), msgspec.json.encode(job))
 
     def _lease(self, kv: KeyValue, name: str) -> NamedLease:
         return NamedLease(kv, self._runtime, name, holder=self._holder, config=self._config)
@@ -525,7 +529,7 @@ async def held_slots(kv: KeyValue, entries: Iterable[Entry] | None = None) -> di
     found = {}
     for config in configs:
         holder = await lease_holder(kv, config_lease(config))
-        stored = await kv.get(JOBS + quote(config, safe=""))
+        stored = await kv.get(_job_key(config))
         job = None if stored is None else decode_entry(stored, TrainingJob)
         if holder is None:
             continue  # it was given back just now
@@ -535,6 +539,68 @@ async def held_slots(kv: KeyValue, entries: Iterable[Entry] | None = None) -> di
         else:
             found[config] = SlotHold(holder=holder.holder)
     return found
+
+
+async def end_gone_trainings(kv: KeyValue, runtime: Runtime, entries: Iterable[Entry]) -> list[TrainingJob]:
+    """Keep the end of each training of *entries* whose lease ran out; return those of which this is news.
+
+    Of several processes that look at the same time one returns it, also after one that was killed at it.
+    """
+    ended = []
+    for entry in entries:
+        try:
+            job, revision = decode_entry(entry, TrainingJob), entry.revision
+        except Corrupt:  # `running` tells whoever asks for it; the loop must not stand still
+            continue
+        holder = await lease_holder(kv, config_lease(job.config_key))
+        if holder is not None and (holder.holder, holder.token) == (job.holder, job.token):
+            continue
+        try:
+            if job.ended_s is None:  # marked first: its holder may be giving it back just now
+                why = f"process {job.pid} on {job.node} is gone: it told no end, and its lease ran out"
+                job = msgspec.structs.replace(job, ended_s=runtime.now_s(), error=why)
+                revision = await kv.update(entry.key, msgspec.json.encode(job), revision=revision)
+            await _keep_end(kv, job)
+            if not await kv.delete(entry.key, revision=revision):
+                continue
+        except RevisionMismatch:
+            continue
+        log.warning("training.holder_gone", job_id=job.job_id, config=job.config_key, pid=job.pid)
+        ended.append(job)
+    return ended
+
+
+def failed_training(job: TrainingJob) -> dict[str, Any]:
+    """What TRAINING_FAILED says of a training that had a slot."""
+    return {"config_key": job.config_key, "job_id": job.job_id, "error": job.error}
+
+
+async def _keep_end(kv: KeyValue, job: TrainingJob) -> None:
+    """Keep how *job* ended, in the place of what was kept of it before: its holder knows best."""
+    known, name = await kv.entries(ENDED), f"/{quote(job.job_id, safe='')}"
+    old = known[: max(0, len(known) + 1 - ENDED_MAX)]
+    for key in {each.key for each in (*old, *(one for one in known if one.key.endswith(name)))}:
+        await kv.delete(key)
+    # In the order of their ends.
+    await kv.put(f"{ENDED}{job.ended_s:017.6f}{name}", msgspec.json.encode(job), ttl_s=ENDED_KEPT_S)
+
+
+def _is_open(entry: Entry, job_id: str) -> bool:
+    """Whether *entry* is of that training, and nobody has seen to its end yet."""
+    job = decode_entry(entry, TrainingJob)
+    return job.job_id == job_id and job.ended_s is None
+
+
+async def _is_deleted(kv: KeyValue, entry: Entry) -> bool:
+    """Delete *entry* as it was read; False if another was faster."""
+    try:
+        return await kv.delete(entry.key, revision=entry.revision)
+    except RevisionMismatch:
+        return False
+
+
+def _job_key(config_key: str) -> str:
+    return JOBS + quote(config_key, safe="")
 
 
 def _by_worker(config_key: str, item: WorkItem) -> Refused:

@@ -161,6 +161,18 @@ _GAMES_PER_POINT = 500
 _QUALITY_FACTORS = ((0.3, 1.5), (0.5, 1.3), (0.7, 1.0))
 
 
+def split_whole(total: int, weights: Mapping[str, float], *, least: int = 0) -> dict[str, int]:
+    """Give everybody *least*, and split what *total* leaves by *weights*, with nothing lost in rounding."""
+    whole, rest = sum(weights.values()), max(0, total - least * len(weights))
+    exact = {name: rest * weight / whole if whole else 0.0 for name, weight in weights.items()}
+    found = {name: least + math.floor(part) for name, part in exact.items()}
+    # Who lost most in rounding comes first; a weight of 0 has nothing due.
+    waiting = sorted((name for name in exact if weights[name] > 0), key=lambda name: -(exact[name] % 1.0))
+    for name in waiting[: rest - sum(map(math.floor, exact.values()))]:
+        found[name] += 1
+    return found
+
+
 def split_config(config: str) -> tuple[str, int | None]:
     """Split `square8_2p`; a key without a number of players, as families of games have, is all board."""
     board, _, seats = config.rpartition("_")

@@ -138,11 +138,9 @@ def test_a_run_with_a_small_profile_is_not_shown_as_starting_stopped_or_unknown(
     assert rows["training_trigger"]["state"] == "unknown"
 
 
-def test_a_program_that_learns_by_itself_is_no_run_to_stop_or_to_ask():
+def test_a_program_that_learns_by_itself_is_no_run_to_stop():
     write_status(SampleRun())
     with MasterLoopGuard(profile=OWN_PROGRAM):
         refused = ringrift("stop")
-        asked = ringrift("daemons", "stop", "auto_export", "--json")
     assert refused.exit_code == 2
     assert f"process {os.getpid()} is a program that learns here by itself" in refused.stderr
-    assert (asked.exit_code, json.loads(asked.stdout)["running"]) == (0, False)

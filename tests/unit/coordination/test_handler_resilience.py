@@ -6,6 +6,7 @@ import pytest
 
 from ringrift.coordination.event_buses import DataEvent
 from ringrift.coordination.event_router import get_router
+from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.handler_resilience import (
     ResilientHandlerConfig,
     get_handler_metrics,
@@ -16,6 +17,8 @@ from ringrift.coordination.handler_resilience import (
 from ringrift.errors import ConfigError
 from ringrift.events.catalog.event_types import DataEventType
 from ringrift.events.event import RouterEvent
+from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
+from ringrift.settings import load_settings
 
 QUIET = ResilientHandlerConfig(emit_failure_events=False, emit_timeout_events=False)
 
@@ -124,3 +127,50 @@ async def test_a_handler_that_is_wrapped_again_is_called_and_counted_once():
 def test_impossible_limits_are_refused(wrong):
     with pytest.raises(ConfigError):
         ResilientHandlerConfig(**wrong)
+
+
+class Hears(WiredCoordinator):
+    """A coordinator as the product has them, with a handler that fails and one that hangs."""
+
+    def __init__(self, router):
+        super().__init__("hears", router=router)
+        self.heard = []
+
+    def _hears(self):
+        return {"CHECKPOINT_SAVED": self._on_failing, "BATCH_SCHEDULED": self._on_hanging}
+
+    def _on_failing(self, event):
+        self.heard.append("failing")
+        raise ValueError("no")
+
+    async def _on_hanging(self, event):
+        self.heard.append("hanging")
+        await asyncio.sleep(60)
+
+
+async def test_the_router_does_for_coordinators_what_a_wrapped_handler_does_for_others():
+    """Time limit, isolation, count and report; only, it also keeps the event and tries it again."""
+    settings = load_settings({"RINGRIFT_EVENT_HANDLER_TIMEOUT": "0.05"}).settings
+    router = UnifiedEventRouter(surroundings=Surroundings(settings=settings))
+    coordinator, said, others = Hears(router), [], []
+    coordinator.wire()
+    for name in ("HANDLER_FAILED", "HANDLER_TIMEOUT"):
+        router.subscribe(name, said.append, f"reports of {name}")
+        get_router().subscribe(name, said.append, f"reports of {name}")
+    for name in ("CHECKPOINT_SAVED", "BATCH_SCHEDULED"):
+        router.subscribe(name, others.append, f"another that hears {name}")
+        await router.publish(name)
+    wrapped, limits = Hears(router), ResilientHandlerConfig(timeout_seconds=0.05)
+    make_handlers_resilient(wrapped, "hears", config=limits)
+    assert not await wrapped._on_failing(RouterEvent("CHECKPOINT_SAVED"))
+    assert not await wrapped._on_hanging(RouterEvent("BATCH_SCHEDULED"))
+    assert coordinator.heard == wrapped.heard == ["failing", "hanging"]
+    assert [event.event_type for event in others] == ["CHECKPOINT_SAVED", "BATCH_SCHEDULED"]
+    by_router, by_wrapper = said[:2], said[2:]
+    for event, same in zip(by_router, by_wrapper, strict=True):
+        assert (event.event_type, event["event_type"]) == (same.event_type, same["event_type"])
+    assert ["no" in str(event["error"]) for event in said[::2]] == [True, True]
+    stats = router.get_stats()
+    assert (stats["handler_failures"], stats["handler_timeouts"]) == (1, 1)
+    await router.stop()
+    await get_router().stop()

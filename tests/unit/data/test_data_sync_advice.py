@@ -183,6 +183,16 @@ async def test_advice_can_be_carried_out():
     assert await world.holders(theirs) == {"a", "b"}
     assert await scheduler.recommendations() == []
     assert await execute_priority_sync(max_syncs=3) == []
+
+    asked = []
+
+    async def advised(most):
+        asked.append(most)
+        return []
+
+    scheduler.recommendations = advised
+    await execute_priority_sync(max_syncs=30)
+    assert asked == [30]
     with pytest.raises(ConfigError, match="max_syncs"):
         await execute_priority_sync(max_syncs=0)
 

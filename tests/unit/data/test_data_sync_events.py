@@ -1,6 +1,7 @@
 """What sync does at events, how fresh training data is, and how data reaches a node before it trains."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from guards_world import World, nodes
@@ -17,7 +18,7 @@ from ringrift.data.sync.freshness import FreshnessConfig, judge_freshness
 from ringrift.data.sync.staging import RUNNING, WAITING, node_of
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.testing.simulation import ManualRuntime
-from ringrift.work.backpressure import BackpressureLevel
+from ringrift.work.backpressure import MEASURED_S_MAX, Announced, BackpressureLevel, keep_announced
 from ringrift.work.job.protocol import JobOrder
 
 
@@ -54,6 +55,11 @@ async def test_a_request_by_event_is_carried_out():
     await wired.say("SYNC_REQUEST", requester="t", data_type="games", targets=["b"], config_key="hex8_2p")
     assert await world.holders(wanted) == {"a", "b"}
     assert await world.holders(other) == {"a"}
+    # One name is one node, and a board alone is all of that board and nothing else.
+    more = await world.make(b"three", "a", config="hex8_4p")
+    await wired.say("SYNC_REQUEST", requester="t", data_type="games", targets="c", config_key="hex8")
+    assert await world.holders(wanted) == {"a", "b", "c"}
+    assert (await world.holders(more), await world.holders(other)) == ({"a", "c"}, {"a"})
     await wired.end()
 
 
@@ -133,15 +139,25 @@ async def test_a_stalled_transfer_is_tried_another_way_and_in_the_end_left_alone
     await wired.end()
 
 
-async def test_pressure_reaches_the_scheduler_and_leaves_it():
+async def test_advice_follows_the_pressure_that_was_measured_and_nobodys_word_of_it():
     world = World(*nodes("a", "b"))
-    wired = Wired(world)
+    wired, kv = Wired(world), world.planes["a"].kv
+    await world.make(b"one", "a", config="hex8_2p")
+
+    async def advice():
+        pressed = await asyncio.to_thread(wired.router.is_under_backpressure, "b")
+        return pressed, len(await wired.scheduler.recommendations())
+
     await wired.say("BACKPRESSURE_ACTIVATED", level="stop", reason="full")
-    assert wired.scheduler.pressure is BackpressureLevel.STOP
-    assert wired.router.is_under_backpressure("b")
+    assert await advice() == (False, 1)
+    now_s = world.runtime.now_s()
+    measured, _ = Announced(measured_s=now_s, reason="full").step(BackpressureLevel.STOP, now_s)
+    await keep_announced(kv, replace(measured, reason="full", measured_s=now_s))
     await wired.say("BACKPRESSURE_RELEASED")
-    assert wired.scheduler.pressure is BackpressureLevel.NONE
-    assert not wired.router.is_under_backpressure("b")
+    assert await advice() == (True, 0)
+    assert (await wired.scheduler.status()).recommendations == []
+    world.runtime.advance(MEASURED_S_MAX)  # what nobody measures any more holds nothing
+    assert await advice() == (False, 1)
     await wired.end()
 
 

@@ -937,3 +937,60 @@ async def test_an_event_has_a_number_of_its_own_in_the_log_of_each_router(machin
     ):
         stored = await memory_engine(system_runtime(), of.store).events.positions(instance)
         assert max((stored[subscription].floor, *stored[subscription].done_above)) == newest
+
+
+async def test_what_was_handled_while_nobody_read_the_log_is_not_handled_again(machine):
+    """Neither after a kill and a restart, nor when it reads again; what others said waits, and comes once."""
+
+    def heard(router):
+        seen = []
+        router.subscribe(CROSSING, collector(seen), "s")
+        return seen
+
+    b, a = machine.process("b"), machine.process("a", notes=True)
+    seen = heard(a)
+    await a.start()
+    await a.publish(CROSSING, {"n": 1})
+    await a.rest()
+    for n in range(2, 6):
+        await a.publish(CROSSING, {"n": n})
+        await b.publish(CROSSING, {"n": 10 + n})
+    before = machine.store.events.positions[CursorKey("s", "a")]
+    assert seen == [1, 2, 3, 4, 5]
+    await machine.kill(a)
+    again = machine.process("a", notes=True)
+    seen = heard(again)
+    await again.rest()  # the stop lasts over the restart
+    await again.publish(CROSSING, {"n": 6})
+    await machine.kill(again)
+    third = machine.process("a", notes=True)
+    seen = heard(third)
+    await third.rest()
+    await third.publish(CROSSING, {"n": 7})
+    assert seen == [7]
+    assert before.floor == machine.store.events.positions[CursorKey("s", "a")].floor
+    await third.start()
+    await until(lambda: len(seen) >= 5)
+    await third.publish(CROSSING, {"n": 8})
+    await quiet()
+    assert seen == [7, 12, 13, 14, 15, 8]
+    await third.stop()
+    last = machine.process("a", notes=True)
+    seen = heard(last)
+    await last.start()
+    await quiet()
+    assert seen == []
+
+
+async def test_a_long_rest_keeps_notes_of_the_newest_events_and_no_file_that_only_grows(machine, monkeypatch):
+    monkeypatch.setattr(positions, "_RESTING_NOTES", 10)
+    a = machine.process("a", notes=True)
+    a.subscribe(CROSSING, collector([]), "s")
+    await a.start()
+    await a.rest()
+    for n in range(95):
+        await a.publish(CROSSING, {"n": n})
+    await machine.kill(a)
+    kept = [note.seq for note in DeliveryNotes(machine.tmp_path, "a").read()]
+    assert len(kept) < 20
+    assert set(range(86, 96)) <= set(kept)

@@ -495,3 +495,26 @@ async def test_a_daemon_that_comes_up_is_no_alert_and_one_that_fails_is(router):
     await router.publish("DAEMON_STATUS_CHANGED", {**change, "new_status": "failed", "reason": "gave up"})
     assert [alert.text for alert in monitor.alerts] == ["gave up"]
     monitor._unsubscribe()
+
+
+@pytest.mark.parametrize(
+    ("failed", "done", "about"),
+    [
+        ("TASK_FAILED", "TASK_COMPLETED", {"task_type": "selfplay"}),
+        ("TRAINING_FAILED", "TRAINING_COMPLETED", {"config_key": "hex8_2p", "success": True}),
+    ],
+)
+def test_what_succeeds_again_has_not_failed_in_a_row(failed, done, about):
+    ledger = HealthLedger()
+    for number in range(20):
+        assert ledger.observe(failed, about, float(number)).action is RecoveryAction.NONE
+        assert ledger.score(float(number)) < 1.0
+        ledger.observe(done, {**about, "task_type": "other", "config_key": "hex8_3p"}, float(number))
+        assert ledger.issues(float(number)), "of another one"
+        ledger.observe(done, {**about, "success": False}, float(number))
+        assert ledger.issues(float(number)), "it ended, and not well"
+        ledger.observe(done, about, float(number))
+        assert ledger.score(float(number)) == 1.0
+    assert ledger.open_breakers(20.0) == {}
+    told = [ledger.observe(failed, about, 30.0 + number).action for number in range(5)]
+    assert told[-1] is RecoveryAction.RECOVER

@@ -43,6 +43,7 @@ from ringrift.learning import requests
 from ringrift.learning.facts.facts import JobEnded
 from ringrift.learning.facts.state import TRAININGS_MAX, EndedTraining
 from ringrift.learning.plan.orders import train_order
+from ringrift.learning.requests import JOBS, end_gone_trainings
 from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import ManualRuntime, SimulatedRuntime, simulate
 from ringrift.work.worker.records import RunningRecord, running_key
@@ -119,6 +120,41 @@ def test_a_dead_trainers_slot_is_taken_over_and_the_dead_one_is_fenced_off():
         assert [each.epochs for each in await alive.running()] == [4]
         await runtime.sleep(60.0)
         assert alive.holds(taken.job_id)  # it renews for as long as it lives
+        await alive.release_all()
+        await engine.close()
+
+    simulate(main())
+
+
+def test_a_trainer_that_dies_has_ended_and_whoever_looks_is_told_once():
+    async def main():
+        engine, runtime, (dead, alive) = two_processes()
+        told = []
+
+        async def tell(job):
+            told.append((job.job_id, job.error))
+
+        alive.on_gone = tell
+        job = await dead.request("hex8_2p", model_version="v7")
+        await dead._held[job.job_id].keepers.stop(1.0)
+        entries = await engine.kv.entries(JOBS)
+        assert await end_gone_trainings(engine.kv, runtime, entries) == []
+        await runtime.sleep(SHORT.lease_s + 1)
+        # Two look at the same moment, of which one was killed after its first write.
+        (ended,) = await end_gone_trainings(engine.kv, runtime, entries)
+        assert await end_gone_trainings(engine.kv, runtime, entries) == []
+        assert (ended.job_id, ended.config_key) == (job.job_id, "hex8_2p")
+        assert f"process {job.pid} on {job.node} is gone" in ended.error
+        assert [each.job_id for each in await alive.ended()] == [job.job_id]
+        # Without a loop the next one to take the slot sees to it.
+        second = await dead.request("hex8_2p")
+        await dead._held[second.job_id].keepers.stop(1.0)
+        taken = await alive.request("hex8_2p", wait_s=60.0)
+        assert [job_id for job_id, _ in told] == [second.job_id]
+        # Who comes back is heard, but his end is not news any more, and the next one's slot is not touched.
+        assert not await dead.release(second.job_id, error="the disk was full")
+        assert [each.error for each in await alive.ended()][1:] == ["the disk was full"]
+        assert [each.job_id for each in await alive.running()] == [taken.job_id]
         await alive.release_all()
         await engine.close()
 

@@ -391,6 +391,23 @@ def test_a_second_look_waits_while_a_candidate_has_learned_much_more(grown, firs
     assert judged_next(story, rules)[0] == first
 
 
+def test_games_that_somebody_asked_for_do_not_wait_with_a_candidate_that_has_hardly_learned_more():
+    rules = msgspec.structs.replace(RULES, judging_share=0.15)
+    story, champion = a_champion()
+    refused = new_model(story)
+    for _ in range(6):
+        story.evaluate(refused, champion, wins=0, losses=4)
+    candidate = new_model(story)
+    for model, samples in ((champion, 1_000_000), (refused, 1_000_000), (candidate, 2_000_000)):
+        story.state.models[model].rows_seen = samples
+    assert judged_next(story, rules)[0] == PROMOTION
+    story.state.models[candidate].rows_seen = 1_100_000
+    assert evaluations(planned(story, rules)) == []
+    details = request_details(champion, ["heuristic"], games=20)
+    story.write(Noted(at_s=story.now_s, topic="wanted_games", text="to see", details=details))
+    assert evaluations(planned(story, rules)) == [("rating", ["heuristic"])]
+
+
 def test_ratings_take_a_quarter_of_the_matches_at_most_once_a_champion_is_rated():
     story, champion = a_champion()
     candidate = new_model(story)

@@ -2,14 +2,17 @@
 
 import msgspec
 import pytest
+from feedback_kit import checked_shard
 from learning_story import RULES, Story, artifact
 
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.learning.facts.facts import SLOTS_TOPIC, JobIssued, Noted
 from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.facts.records import BucketRules, Shard, ShardState
+from ringrift.learning.facts.state import fold
 from ringrift.learning.plan.orders import Snapshot, validate_order
 from ringrift.learning.plan.plan import plan
+from ringrift.learning.plan.rules import PLAN_VERSION, rules_note
 from ringrift.learning.plan.training_data import SHARDS_MAX
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
@@ -171,3 +174,43 @@ def test_games_that_are_being_played_count_as_waiting():
     jobs, why = ordered_games(story, rules)
     assert 4 <= jobs < 50
     assert "are being played" in why
+
+
+def after_poor_games(plan_version):
+    """A config whose earned trainings were made, and whose newer games are all refused for their score."""
+    story = Story()
+    noted = rules_note(story.state, RULES, at_s=1.0)
+    story.write(msgspec.structs.replace(noted, details={**noted.details, "plan": plan_version}))
+    checked_shard(story, quality=0.8)
+    story.export()
+    while "train" in wanted(planned(story)):
+        story.train()
+    assert len(story.state.models) == 2, "the games have earned two pieces"
+    for _ in range(10):
+        checked_shard(story, quality=0.1)
+    return story
+
+
+def test_games_that_are_refused_for_their_score_earn_no_training_on_the_old_rows():
+    story = after_poor_games(PLAN_VERSION)
+    made = planned(story)
+    assert "train" not in wanted(made)
+    assert "the newest 20,000 rows earn nothing: the quality of its games is 0.10" in said(made, "train")
+    again = fold(story.state.config, story.facts, bucket_rules=RULES.bucket)
+    assert again.bucket == story.state.bucket
+    checked_shard(story, quality=0.8)
+    story.export()
+    made = planned(story)
+    assert "new rows have earned 8,000 sample-steps" in next(
+        each.reason for each in made.wanted if each.kind == "train"
+    )
+
+
+def test_what_an_earlier_version_of_the_plan_let_refused_games_earn_stays_earned():
+    story = after_poor_games(PLAN_VERSION - 1)
+    earned = story.state.bucket.earned
+    story.write(rules_note(story.state, RULES, at_s=story.now_s))
+    assert story.state.bucket.earned == earned
+    assert "train" in wanted(planned(story))
+    checked_shard(story, quality=0.1)
+    assert story.state.bucket.earned == earned

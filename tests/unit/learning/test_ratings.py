@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ringrift.health.run_status import Curve
 from ringrift.learning.facts.records import Match
 from ringrift.learning.judging import ratings as module
-from ringrift.learning.judging.ratings import ANCHORS, Pool, difference_errors, pools, rate
+from ringrift.learning.judging.ratings import ANCHORS, Pool, difference_errors, pools, rate, regression
 from ringrift.statistics.match_evidence import expected_score
 from ringrift.statistics.ratings import place_chances
 
@@ -146,3 +147,61 @@ def test_many_models_in_groups_read_about_the_same_as_all_at_once(monkeypatch):
     assert set(grouped) == set(at_once)
     for name, each in grouped.items():
         assert each.rating == pytest.approx(at_once[name].rating, abs=(each.high - each.low) / 4 + 1)
+
+
+# --- what is noticed of a champion that is worse than those before it ---------------------------------
+
+
+def champions(rng, strengths, *, by_the_test):
+    """Matches as a run has them: each champion met its predecessor before and after, and a baseline."""
+    found, truth = [match("heuristic", "random", 60, 4)], {"heuristic": 1200.0}
+
+    def play(first, second, games, at_s):
+        share = expected_score(truth[first] - truth[second])
+        wins = sum(rng.random() < share for _ in range(games))
+        return match(first, second, wins, games - wins, at_s=at_s)
+
+    for number, strength in enumerate(strengths):
+        name, before = f"m{number}", f"m{number - 1}"
+        truth[name] = strength
+        if number:
+            won = play(name, before, 150, number)
+            while by_the_test and won.wins < won.losses:  # else it would not have been promoted
+                won = play(name, before, 150, number)
+            found += [won, play(name, before, 64, number + 0.1)]
+        found.append(play(name, "heuristic", 16, number + 0.2))
+    return found
+
+
+def share_noticed(strengths, *, by_the_test=True, seeds=200):
+    noticed = 0
+    for seed in range(seeds):
+        matches = champions(random.Random(seed), strengths, by_the_test=by_the_test)
+        names = [f"m{number}" for number in range(len(strengths))]
+        found, errors = rate(matches), difference_errors(matches, names[-1], names)
+        curve = [
+            Curve(
+                model=name,
+                at_s=float(at),
+                rows=at,
+                rating=found[name].rating,
+                low=found[name].low,
+                high=found[name].high,
+                newest_difference_error=errors[name],
+            )
+            for at, name in enumerate(names)
+        ]
+        noticed += regression(curve) is not None
+    return noticed / seeds
+
+
+def test_a_worse_champion_is_noticed_and_an_equal_one_is_not():
+    rising = [1000.0 + 80.0 * number for number in range(8)]
+    best = rising[-1]
+    assert share_noticed([*rising, best - 100.0], by_the_test=False) > 0.9
+    assert share_noticed([*rising, best - 60.0], by_the_test=False) > 0.5
+    for equal in ([*rising, best], [1500.0] * 3, [1500.0] * 10):
+        assert share_noticed(equal) <= 0.025
+        # Taken without a test, it is compared with the luckiest of those before it.
+        assert share_noticed(equal, by_the_test=False) <= 0.1
+    assert share_noticed([*rising, best + 40.0], by_the_test=False) == 0.0

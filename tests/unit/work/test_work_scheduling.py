@@ -266,6 +266,7 @@ async def test_the_scheduler_shows_and_tells_the_runs_shares(router, heard):
     assert scheduler.get_priority_configs() == [("a_2p", 0.7), ("b_2p", 0.3)]
     assert scheduler.get_config_weights() == {"a_2p": 1.4, "b_2p": 0.6}
     assert scheduler.allocate_games(1000) == {"a_2p": 700, "b_2p": 300}
+    assert [sum(scheduler.allocate_games(total).values()) for total in (0, 1, 3, 99)] == [2, 2, 3, 99]
     assert scheduler.search_budget("a_2p") == 64
     names = [name for name, _ in heard]
     assert names.count("SCHEDULER_REGISTERED") == names.count("SELFPLAY_ALLOCATION_UPDATED") == 2
@@ -291,6 +292,8 @@ async def test_a_dead_node_gets_nothing_and_a_strained_one_half(router):
     runtime_now = max(event.timestamp for event in router._event_history)
     runtime.advance(max(0.0, runtime_now - runtime.now_s()))
     assert scheduler.allocate_to_nodes(nodes, 300) == {"well": 200, "hot": 100, "dead": 0}
+    assert scheduler.allocate_to_nodes(nodes, 10) == {"well": 7, "hot": 3, "dead": 0}
+    assert scheduler.allocate_to_nodes({"dead": 2}, 10) == {"dead": 0}
     await router.publish("NODE_RECOVERED", {"node_id": "dead"})
     assert scheduler.allocate_to_nodes(nodes, 500)["dead"] == 200
     scheduler._unsubscribe()

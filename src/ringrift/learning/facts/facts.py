@@ -19,6 +19,7 @@ REBUILT_TOPIC = "rebuilt"  # the facts before it were made again from sealed fil
 SLOTS_TOPIC = "slots"  # how many jobs the workers of the run take at a time
 PRICE_TOPIC = "steps_per_row"  # changes what rows earn from then on
 STAGES_TOPIC = "stages"  # which daemons do not plan
+QUALITY_MONITOR = "quality_monitor"  # of these the one without which no score refuses games
 FRESHNESS_TOPIC = "freshness"  # since when a training waits for newer games
 SYNC_FAILED_TOPIC = "sync_failed"  # how many syncs failed that could have brought them
 MISSING_TOPIC = "missing_files"  # what the facts name and the blobs lack

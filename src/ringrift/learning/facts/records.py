@@ -46,12 +46,34 @@ class Shard(msgspec.Struct, kw_only=True):
     cpu_s: float
     quality: float | None = None
     report: str | None = None  # digest of the check's report
-    steps_per_row: float | None = None  # what its rows earned when they were accepted
+    steps_per_row: float | None = None  # what its rows earned when they were accepted; 0 of a refused one
     machine: str = ""  # what its bits depend on, as the worker measured; where it has GPUs, as the job says
     can_be_recomputed: bool = False  # RingRift's own program was ordered
     resumed: tuple[str, ...] = ()  # files of unfinished games that its job was given
     turns: int = 0  # through how many such files, one after the other, a game of it came at most
     ordered_s: float = 0.0  # 0: nobody ordered it
+
+
+SHARD_GAMES_MIN = 20  # fewer games do not condemn a shard
+SHARD_QUALITY_MIN = 0.3
+REFUSED_SHARE_MAX = 0.5
+
+
+def refuse_shard(shard: Shard, *, by_score: bool = True) -> str | None:
+    """Why nobody should learn from a checked shard; None if there is no reason, or nothing known.
+
+    Without *by_score* only the rules of the game count, which always do.
+    """
+    if shard.state is not ShardState.CHECKED:
+        return None
+    games = shard.games + shard.refused
+    if games < SHARD_GAMES_MIN:
+        return None
+    if shard.refused > REFUSED_SHARE_MAX * games:
+        return f"{shard.refused} of its {games} games do not agree with the rules"
+    if by_score and shard.quality is not None and shard.quality < SHARD_QUALITY_MIN:
+        return f"the quality of its games is {shard.quality:.2f}, below {SHARD_QUALITY_MIN:.2f}"
+    return None
 
 
 class Unfinished(msgspec.Struct, kw_only=True):

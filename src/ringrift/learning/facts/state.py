@@ -15,8 +15,10 @@ from ringrift.errors import Corrupt
 from ringrift.learning.facts import results
 from ringrift.learning.facts.facts import (
     PRICE_TOPIC,
+    QUALITY_MONITOR,
     RULES_TOPIC,
     SLOTS_TOPIC,
+    STAGES_TOPIC,
     AnyFact,
     Archived,
     Blocked,
@@ -49,6 +51,7 @@ from ringrift.learning.facts.records import (
     are_games_recalled,
     earn,
     is_recalled,
+    refuse_shard,
     spend,
     withdraw,
 )
@@ -165,6 +168,7 @@ class ConfigState:
     bad_checkpoints: set[str] = field(default_factory=set)  # from which no training could go on
     bucket: TrainBucket = TrainBucket()
     price: float = 1.0  # times what the rules say a row earns
+    pays_for_refused: bool = True  # rows that nobody may learn from earn, too, as before plan version 14
     samples: dict[str, Samples] = field(default_factory=dict)
     models: dict[str, Model] = field(default_factory=dict)
     students: dict[str, Model] = field(default_factory=dict)
@@ -342,11 +346,18 @@ class ConfigState:
                 del self.unchecked_shards[shard.digest]
         if shard.state is ShardState.CHECKED:
             if shard.steps_per_row is None:
-                shard.steps_per_row = self.bucket_rules.steps_per_row * self.price
-            # What is taken back is what was earned, whatever the rules say by then.
-            rules = replace(self.bucket_rules, steps_per_row=shard.steps_per_row)
-            change = earn if sign > 0 else withdraw
-            self.bucket = change(self.bucket, shard.rows, rules)
+                earns = self.pays_for_refused or refuse_shard(shard, by_score=self._refuses_by_score) is None
+                shard.steps_per_row = self.bucket_rules.steps_per_row * self.price if earns else 0.0
+            if shard.steps_per_row:
+                # What is taken back is what was earned, whatever the rules say by then.
+                rules = replace(self.bucket_rules, steps_per_row=shard.steps_per_row)
+                change = earn if sign > 0 else withdraw
+                self.bucket = change(self.bucket, shard.rows, rules)
+
+    @property
+    def _refuses_by_score(self) -> bool:
+        note = self.newest_note(STAGES_TOPIC)
+        return note is None or QUALITY_MONITOR not in note.details.get("stopped", ())
 
     def _recheck_trust(self, shards: Iterable[Shard]) -> None:
         recalls = [each for each in self.recalls.values() if not each.withdrawn]
@@ -386,6 +397,15 @@ def state_before(config: str, facts: Iterable[AnyFact], *, bucket_rules: BucketR
     """The state before the first of *facts*: it goes by the first rules that they name."""
     noted = (rules for fact in facts if (rules := bucket_rules_of(fact)) is not None)
     return ConfigState(config, next(noted, bucket_rules))
+
+
+REFUSED_EARN_NOTHING = 14  # from this version of the plan on
+
+
+def plan_version(rules: Noted) -> int:
+    """Which version of the plan noted *rules*."""
+    version = rules.details.get("plan", 1)
+    return version if isinstance(version, int) else 1
 
 
 def bucket_rules_of(fact: AnyFact) -> BucketRules | None:
@@ -571,6 +591,8 @@ def _noted(state: ConfigState, fact: Noted) -> None:
     before = state.newest_notes.pop(about, None)
     state.newest_notes[about] = fact
     state.bucket_rules = bucket_rules_of(fact) or state.bucket_rules
+    if fact.topic == RULES_TOPIC:
+        state.pays_for_refused = plan_version(fact) < REFUSED_EARN_NOTHING
     gpus = [0 if note is None else note.details.get("gpus", 0) for note in (before, fact)]
     if fact.topic == SLOTS_TOPIC and before is not None and gpus[0] != gpus[1]:
         state.gpus_since_s = fact.at_s

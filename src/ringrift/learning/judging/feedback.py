@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ringrift.health.run_status import Curve
+from ringrift.learning.facts.facts import QUALITY_MONITOR
 from ringrift.learning.facts.records import Model, ModelState, Shard, ShardState
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.promotion import PromotionRules
@@ -30,7 +31,6 @@ from ringrift.learning.plan.stages import (
     CURRICULUM_INTEGRATION,
     FEEDBACK_LOOP,
     GAUNTLET_FEEDBACK,
-    QUALITY_MONITOR,
     stops_of,
 )
 from ringrift.work.shares import ConfigView, board_and_players, quality_factor
@@ -43,10 +43,7 @@ from ringrift.work.shares import ConfigView, board_and_players, quality_factor
 
 
 SHARDS_SEEN = 50  # the newest ones
-GAMES_MIN = 20  # fewer games of a shard do not condemn it
 HIGH, LOW = 0.8, 0.6
-SHARD_QUALITY_MIN = 0.3
-REFUSED_SHARE_MAX = 0.5
 HALF_CONFIDENCE_GAMES = 100.0
 GATE_GAMES_MIN = 50
 _GATES_BY_PLAYERS = {2: 0.50, 3: 0.55, 4: 0.65}
@@ -126,23 +123,6 @@ def quality_view(shards: Iterable[Shard]) -> QualityView:
         refused=refused,
         reasons=reasons,
     )
-
-
-def refuse_shard(shard: Shard, *, by_score: bool = True) -> str | None:
-    """Why nobody should learn from a checked shard; None if there is no reason, or nothing known.
-
-    Without *by_score* only the rules of the game count, which always do.
-    """
-    if shard.state is not ShardState.CHECKED:
-        return None
-    games = shard.games + shard.refused
-    if games < GAMES_MIN:
-        return None
-    if shard.refused > REFUSED_SHARE_MAX * games:
-        return f"{shard.refused} of its {games} games do not agree with the rules"
-    if by_score and shard.quality is not None and shard.quality < SHARD_QUALITY_MIN:
-        return f"the quality of its games is {shard.quality:.2f}, below {SHARD_QUALITY_MIN:.2f}"
-    return None
 
 
 def quality_gate(config: str) -> float:

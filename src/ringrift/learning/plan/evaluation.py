@@ -395,10 +395,12 @@ def _judge(snapshot: Snapshot, made: ConfigPlan, candidate: Model, *, running: b
         made.decided.append(dropped)
         return
     begun = candidate.digest in _begun(state, [candidate])
-    if not begun and _others_turn(state) and state.champion is not None and _watch(snapshot, made):
-        return
     part = 1.0 if begun or _has_grown(snapshot, candidate) else SPARE_SHARE
-    if waits := why_judging_waits(snapshot, part=part):
+    waits = why_judging_waits(snapshot, part=part)
+    others_turn = not begun and state.champion is not None and (waits or _others_turn(state))
+    if others_turn and _watch(snapshot, made):
+        return
+    if waits:
         made.say("evaluate", f"model {candidate.number} waits to be judged: {waits}")
         return
     if not begun:

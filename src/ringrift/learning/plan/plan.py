@@ -77,6 +77,7 @@ from ringrift.learning.plan.training_data import (
     freshness_note,
     missing_files,
     next_export,
+    refused_lately,
     rows_in_window,
     unsampled_shards,
     window_files,
@@ -414,7 +415,8 @@ def _train(snapshot: Snapshot, made: ConfigPlan) -> None:
         return
     steps = _steps(snapshot)
     if not steps:
-        made.say("train", f"{_missing(snapshot):,} more checked rows have to earn it")
+        missing = f"{_missing(snapshot):,} more checked rows have to earn it"
+        made.say("train", "; ".join(filter(None, (missing, refused_lately(state)))))
         return
     files = window_files(state, rules)
     if is_stopped(state, NPZ_COMBINATION):

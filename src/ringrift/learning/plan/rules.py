@@ -16,7 +16,7 @@ from ringrift.decoding import convert_to, decode_as
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.learning.facts.facts import RULES_TOPIC, AnyFact, Noted
 from ringrift.learning.facts.records import RINGRIFT_BOARDS, BucketRules
-from ringrift.learning.facts.state import ConfigState
+from ringrift.learning.facts.state import ConfigState, plan_version
 from ringrift.learning.judging.promotion import PromotionRules
 from ringrift.settings import Settings
 from ringrift.work.job.protocol import RINGRIFT_PROGRAM, USER_PROGRAM
@@ -201,7 +201,7 @@ def _refuse_unknown(table: Mapping[str, Any], rules: type[msgspec.Struct], name:
 
 CHANGES_SHOWN = 5
 # What follows from the same facts and rules. Decisions of another version of the plan are not made again.
-PLAN_VERSION = 13
+PLAN_VERSION = 14
 
 
 def rules_of(fact: AnyFact) -> LearningRules | None:
@@ -220,8 +220,7 @@ def plan_version_of(fact: AnyFact) -> int | None:
     """Which version of the plan decides from *fact* on; None if it is about something else."""
     if not isinstance(fact, Noted) or fact.topic != RULES_TOPIC:
         return None
-    version = fact.details.get("plan", 1)
-    return version if isinstance(version, int) else 1
+    return plan_version(fact)
 
 
 def decided_by_other_plans(facts: Sequence[AnyFact]) -> int:

@@ -16,7 +16,14 @@ from ringrift.daemons.types import DaemonType
 from ringrift.decoding import convert_to
 from ringrift.errors import Corrupt
 from ringrift.events.event import RouterEvent
-from ringrift.learning.facts.facts import HEALTH_TOPIC, STAGES_TOPIC, TRAINING_SLOT_TOPIC, Blocked, Noted
+from ringrift.learning.facts.facts import (
+    HEALTH_TOPIC,
+    QUALITY_MONITOR,
+    STAGES_TOPIC,
+    TRAINING_SLOT_TOPIC,
+    Blocked,
+    Noted,
+)
 from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, STUDENTS, ConfigState, StageFailures
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.runtime import Runtime, system_runtime
@@ -143,7 +150,6 @@ def why_not_planning(manager: DaemonReader, name: str) -> StopReason:
 
 SELFPLAY_COORDINATOR = "selfplay_coordinator"
 QUEUE_POPULATOR = "queue_populator"
-QUALITY_MONITOR = "quality_monitor"
 AUTO_EXPORT = "auto_export"
 NPZ_COMBINATION = "npz_combination"
 TRAINING_TRIGGER = "training_trigger"

@@ -15,6 +15,7 @@ import msgspec
 from ringrift.learning.facts.facts import (
     FRESHNESS_TOPIC,
     MISSING_TOPIC,
+    QUALITY_MONITOR,
     SYNC_FAILED_TOPIC,
     Noted,
     Recalled,
@@ -28,14 +29,14 @@ from ringrift.learning.facts.records import (
     ShardState,
     base_rows,
     growth_of,
+    refuse_shard,
     shards_in_window,
     window_rows,
 )
 from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, DIVERGED, ConfigState, has_recalled
 from ringrift.learning.judging import promotion
-from ringrift.learning.judging.feedback import refuse_shard
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.learning.plan.stages import QUALITY_MONITOR, STALE_FALLBACK, is_stopped, stop_of
+from ringrift.learning.plan.stages import STALE_FALLBACK, is_stopped, stop_of
 from ringrift.work.limits import FRESH_HOURS_MAX, GAMES_MIN, why_stale
 
 # Which files of samples a training reads, and which checked games are in none of them yet.
@@ -106,6 +107,19 @@ def fit_shards(state: ConfigState) -> Iterator[Shard]:
         and shard.digest not in missing
         and refuse_shard(shard, by_score=by_score) is None
     )
+
+
+def refused_lately(state: ConfigState) -> str:
+    """What earns no training of the newest checked games, and why; empty if they are fit to learn from."""
+    by_score, rows, why = not is_stopped(state, QUALITY_MONITOR), 0, ""
+    for shard in islice(reversed(state.shards.values()), SHARDS_MAX):
+        if shard.state is not ShardState.CHECKED:
+            continue
+        refused = refuse_shard(shard, by_score=by_score)
+        if refused is None:
+            break
+        rows, why = rows + shard.rows, why or refused
+    return f"the newest {rows:,} rows earn nothing: {why}" if rows else ""
 
 
 def _is_sampled(state: ConfigState, shard: Shard, missing: Collection[str]) -> bool:
