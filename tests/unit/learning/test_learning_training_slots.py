@@ -136,7 +136,7 @@ def test_a_trainer_that_dies_has_ended_and_whoever_looks_is_told_once():
 
         alive.on_gone = tell
         job = await dead.request("hex8_2p", model_version="v7")
-        await dead._held[job.job_id].keepers.stop(1.0)
+        await dead._held[job.job_id].renewals.stop(1.0)
         entries = await engine.kv.entries(JOBS)
         assert await end_gone_trainings(engine.kv, runtime, entries) == []
         await runtime.sleep(SHORT.lease_s + 1)
@@ -148,7 +148,7 @@ def test_a_trainer_that_dies_has_ended_and_whoever_looks_is_told_once():
         assert [each.job_id for each in await alive.ended()] == [job.job_id]
         # Without a loop the next one to take the slot sees to it.
         second = await dead.request("hex8_2p")
-        await dead._held[second.job_id].keepers.stop(1.0)
+        await dead._held[second.job_id].renewals.stop(1.0)
         taken = await alive.request("hex8_2p", wait_s=60.0)
         assert [job_id for job_id, _ in told] == [second.job_id]
         # Who comes back is heard, but his end is not news any more, and the next one's slot is not touched.
