@@ -7,6 +7,7 @@ import json
 import sys
 import time
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.data.artifacts import Artifact
 from ringrift.data.config import DataNode
 from ringrift.data.transfer.contract import Terms
@@ -15,7 +16,6 @@ from ringrift.data.transfer.http.server import create_data_server
 from ringrift.data.transfer.http.wire import data_secret
 from ringrift.data.transfer.receiving import open_intake
 from ringrift.runtime import SystemRuntime
-from ringrift.settings import get_settings
 
 
 async def send_what_is_named(port: int, pin: str = "") -> None:

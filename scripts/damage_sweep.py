@@ -65,6 +65,7 @@ from loop_under_test import CONFIG
 from structlog.testing import capture_logs
 
 from ringrift.cli.main import app
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.data.protection.promise_store import PromiseStore
 from ringrift.data.transfer.contract import CHUNK_BYTES
 from ringrift.data.transfer.http.wire import data_secret
@@ -80,7 +81,7 @@ from ringrift.learning.facts.store_check import require_sound_database, require_
 from ringrift.learning.plan.rules import learning_rules
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings, load_settings
+from ringrift.settings import load_settings
 from ringrift.tls import own_files
 from ringrift.web.server import http_token
 

@@ -40,7 +40,7 @@ from effort_world import (
 )
 
 from ringrift.jobs.files import read_json, seal_json
-from ringrift.jobs.training.train import line_plot
+from ringrift.statistics.line_plot import line_plot
 from ringrift.testing.simulation import simulate
 
 BOARDS = ("square8", "hex8", "square19", "hexagonal")

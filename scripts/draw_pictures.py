@@ -28,12 +28,11 @@ from ringrift.cli.command import use_data_folder
 from ringrift.cli.control import page_link
 from ringrift.cli.data_folder import ask_engine
 from ringrift.cli.drawing import draw_run, head_line
-from ringrift.health.run_status import RunStatus
+from ringrift.coordination.coordinator_config import get_settings
+from ringrift.health.run_status import RunStatus, read_address
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.web.access import AccessKeys
-from ringrift.web.address import read_address
 from ringrift.web.endpoints import Probes
 from ringrift.web.server import ProbeServer
 from ringrift.web.snapshot import ProbeSnapshot, SnapshotBoard, read_run_status

@@ -39,7 +39,6 @@ from ringrift.jobs.samples.npz_files import Targets
 from ringrift.jobs.samples.plan import PowerWindow
 from ringrift.jobs.training.learner import LearnerConfig
 from ringrift.jobs.training.learning_loop import LearningConfig, LearningLoop
-from ringrift.jobs.training.train import line_plot
 from ringrift.learning.facts.records import base_rows, growth_of
 from ringrift.learning.plan.rules import play_rules, target_rules
 from ringrift.network.architecture import ModelCard
@@ -52,6 +51,7 @@ from ringrift.players.search_player import SearchPlayer
 from ringrift.players.specs import parse_player
 from ringrift.search.contract import SearchConfig
 from ringrift.search.selfplay import Openings, PlayoutCaps, SelfplayConfig, TemperatureSchedule
+from ringrift.statistics.line_plot import line_plot
 
 DEFAULT_SNAPSHOTS = (60, 120, 240, 480, 705, 1200, 1800, 2400, 3000, 3600, 5400, 7200, 10800, 14400)
 # Players that draw lots need no random opening to play different games.

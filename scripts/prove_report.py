@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ringrift.jobs.files import seal_json
-from ringrift.jobs.training.train import line_plot
+from ringrift.statistics.line_plot import line_plot
 
 PLAYING_AND_TRAINING = ("self-play", "training")
 NOTHING = "-"

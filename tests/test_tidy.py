@@ -299,6 +299,40 @@ def test_names_of_classes_and_files_use_the_words_of_the_glossary():
     assert found == []
 
 
+# Names of functions, parameters and variables that keep such a word: public, stored, or of the field.
+KEEPS_ITS_WORD = {
+    "coordination/backpressure.py": {"book"},  # an option of a public class
+    "coordination/duration_scheduler.py": {"book"},
+    "data/transfer/limits.py": {"book", "_book"},
+    "jobs/evaluation/matches.py": {"game_book"},  # the opening book of a match
+    "status.py": {"told_by_store"},  # of the rooms that are named below
+}
+
+
+def names_in_functions(tree):
+    """What functions, parameters and variables are called; constants and attributes may be stored."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id.islower():
+            yield node.id
+
+
+def test_names_of_functions_parameters_and_variables_use_the_words_of_the_glossary():
+    unused, found = unused_words(), []
+    for path in modules():
+        name = path.relative_to(SOURCE).as_posix().removeprefix("ringrift/")
+        # In these two rooms some are left: what each should be called takes a look at it.
+        rare = {"told", "keeper", "news", "picture"} if name.startswith(("coordination/", "data/")) else set()
+        for each in set(names_in_functions(parsed(text_of(path)))) - KEEPS_ITS_WORD.get(name, set()):
+            words = set(each.strip("_").split("_"))
+            if {word.removesuffix("s") for word in words} & (unused - rare) or words & (unused - rare):
+                found.append(f"{name}: {each}")
+    assert found == []
+
+
 def test_test_files_have_unique_names():
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))

@@ -1,12 +1,14 @@
-"""Every module path of the documents, once: its capability, and where its names live.
+"""Every module path of the documents leads to its home: `app.coordination.X` is `ringrift.coordination.X`.
 
-A row without homes leads to the home of its capability, and is unavailable until that is built.
+The tables have what that rule does not say: paths that are another name, what a path gives beside its file,
+and paths of capabilities that are not built. Modules are written without `ringrift.` before them.
 """
 
 from __future__ import annotations
 
 import difflib
 import importlib
+import pkgutil
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -15,286 +17,174 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
+from ringrift import coordination
 from ringrift.capabilities import capability
 from ringrift.errors import NotBuilt
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
 
-
-# --- the table ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Alias:
-    """One path. *homes* give what their `__all__` lists; *names* live elsewhere or under another name."""
-
-    capability: str
-    homes: tuple[str, ...] = ()
-    names: Mapping[str, str] = field(default_factory=dict)  # public name: "module:attribute"
-    planned: Mapping[str, str] = field(default_factory=dict)  # public name: its capability
-    deprecated: str = ""  # the path to use instead
-
-    @property
-    def available(self) -> bool:
-        return bool(self.homes) or capability(self.capability).built
-
-    def built_homes(self) -> tuple[str, ...]:
-        return self.homes or (capability(self.capability).home,)
-
-
-_ROUTER = ("ringrift.coordination.event_router",)
-_NAMES = (
-    "ringrift.events.catalog.event_types",
-    "ringrift.events.catalog.names",
-    "ringrift.coordination.event_normalization",
-    "ringrift.coordination.event_mappings",
+_ROOT = "app.coordination"
+# Files that are no module of `app.coordination`.
+_OURS = (
+    "cluster_manifest event_buses initializer per_orchestrator progress_watchdog run_coordinator "
+    "stale_fallback wiring_audit"
 )
-_EVENTS = (*_ROUTER, *_NAMES, "ringrift.coordination.event_emitters")
-_HANDLERS = ("ringrift.coordination.handler_base",)
-_MANAGER = ("ringrift.coordination.daemon_manager",)
-_DAEMON_TYPES = ("ringrift.daemons.types",)
-_DAEMON_REGISTRY = (
-    "ringrift.daemons.registry",
-    *_DAEMON_TYPES,
-    "ringrift.status",
+_EVENT_NAMES = (
+    "events.catalog.event_types events.catalog.names coordination.event_normalization "
+    "coordination.event_mappings coordination.event_emitters"
 )
-_CONTRACTS = ("ringrift.coordination.contracts", "ringrift.status")
-_HEALTH = ("ringrift.coordination.system_health_monitor", *_CONTRACTS)
-_BOOTSTRAP = ("ringrift.coordination.coordination_bootstrap", "ringrift.coordination.wiring_audit")
+_EVENTS = f"coordination.event_router {_EVENT_NAMES}"
+_BOOTSTRAP = "coordination.coordination_bootstrap coordination.wiring_audit"
+_HEALTH = "coordination.system_health_monitor coordination.contracts status"
 
-_COORDINATOR_REGISTRY = {
-    name: f"ringrift.coordination.coordination_bootstrap:{name}"
-    for name in ("COORDINATOR_REGISTRY", "CoordinatorSpec", "InitPattern")
+# Paths that are another name: what these modules list, and nothing of a file that the path may have.
+_ANOTHER_NAME: Mapping[str, str] = {
+    "coordination.backpressure": "queue_monitor work_queue_monitor_daemon",
+    "coordination.cluster_transport": "bandwidth_manager",
+    "coordination.cluster_manifest": "app.distributed.cluster_manifest",
+    "coordination.contracts status": "protocols app.metrics app.metrics.coordinator",
+    "coordination.coordinator_base coordination.contracts status": "base_orchestrator unified_registry",
+    "coordination.delivery_ledger": "delivery_retry_queue",
+    "coordination.evaluation_daemon": "tournament_daemon",
+    "coordination.event_buses coordination.event_router": "cross_process_events",
+    "coordination.event_mappings coordination.event_buses": "stage_events",
+    "coordination.feedback_loop_controller": "curriculum_weights feedback_signals "
+    "gauntlet_feedback_controller unified_feedback",
+    "coordination.handler_base": "base_daemon",
+    "coordination.maintenance_daemon": "disk_space_manager_daemon",
+    "coordination.metrics_analysis_orchestrator": "model_performance_watchdog",
+    "coordination.progress_watchdog": "stall_detection",
+    "coordination.selfplay_scheduler": "job_scheduler selfplay_orchestrator",
+    "coordination.stability_heuristic": "dynamic_thresholds",
+    "coordination.sync_coordinator": "auto_sync_daemon cluster cluster.sync sync_bloom_filter "
+    "sync_stall_handler unified_data_sync app.distributed.sync_coordinator app.distributed.sync_orchestrator",
+    "coordination.task_coordinator": "safeguards task_decorators task_lifecycle_coordinator",
+    "coordination.training_coordinator": "async_training_bridge training_trigger_daemon",
+    "daemons.registry daemons.types status": "daemon_registry",
+    "daemons.types": "daemon_types",
+    "daemons.types status": "enums",
+    "data.backup.daemons": "s3_backup_daemon",
+    "data.files": "sync_integrity",
+    "data.manifest.file_facts": "npz_validation",
+    "data.protection.consolidation": "data_consolidation_daemon",
+    "data.protection.distribution": "unified_distribution_daemon",
+    "data.protection.integrity": "data_cleanup_daemon orphan_detection_daemon",
+    "data.protection.replication": "unified_replication_daemon",
+    "status": "types",
+    _BOOTSTRAP: "deprecated",
+    _EVENTS: "core_events app.distributed",
+    f"{_EVENTS} coordination.event_buses": "app.distributed.data_events",
+    f"{_BOOTSTRAP} {_EVENTS} coordination.handler_base coordination.daemon_manager daemons.types "
+    f"events.tracing coordination.dead_letter_queue {_HEALTH} coordination.orchestrator_registry": _ROOT,
+    _HEALTH: "health_facade",
+    f"{_HEALTH} health.breakers": "unified_health_manager",
 }
-_OLD_COORDINATOR = {
-    "UnifiedEventCoordinator": "ringrift.coordination.event_router:UnifiedEventRouter",
-    "get_event_coordinator": "ringrift.coordination.event_router:get_router",
+# What a path gives beside the names of its file.
+_MORE: Mapping[str, str] = {
+    "coordination.cluster_transport": "sync_bandwidth sync_durability sync_mutex transfer_verification",
+    "coordination.contracts status": "coordinator_base",
+    "coordination.daemon_manager daemons.types": "daemon_lifecycle daemon_metrics daemon_stats",
+    "coordination.data_pipeline_orchestrator": "pipeline_actions pipeline_triggers",
+    "coordination.event_subscription_registry": "integration_bridge",
+    "coordination.feedback_loop_controller": "curriculum_integration",
+    "coordination.handler_base": "event_emission_mixin",
+    "coordination.selfplay_scheduler": "node_policies",
+    "coordination.sync_coordinator": "sync_base sync_constants sync_facade sync_router",
+    "coordination.task_coordinator": "facade helpers",
+    "coordination.wiring_audit": "coordination_bootstrap",
+    "daemons.registry daemons.types status": "daemon_adapters daemon_factory daemon_factory_implementations",
+    "daemons.types": "daemon_manager daemon_runners",
+    "engine.opening": "async_bridge_manager",
+    "engine.ports engine.opening": "work_queue",
+    "events.catalog.event_types": "event_mappings",
+    "events.catalog.names": "event_normalization",
+    "events.tracing": "core_utils tracing",
+    "status": "contracts handler_base",
+    _EVENT_NAMES: "event_router",
 }
-_NODE_HEALTH = {"get_node_health": "node_health", "get_healthy_nodes": "node_health"}
-_BACKPRESSURE_LEVEL = {"BackpressureLevel": "ringrift.coordination.backpressure:BackpressureLevel"}
-_TASK_TYPE = {"TaskType": "ringrift.coordination.task_coordinator:TaskType"}
-_PACKAGE_EFFORT = {
-    **_BACKPRESSURE_LEVEL,
-    **_TASK_TYPE,
-    "check_backpressure": "ringrift.coordination.backpressure:check_backpressure",
-    "should_throttle_production": "ringrift.coordination.backpressure:should_throttle_production",
-    "QueueType": "ringrift.coordination.backpressure:QueueType",
-    "TaskCoordinator": "ringrift.coordination.task_coordinator:TaskCoordinator",
-    "can_spawn": "ringrift.coordination.task_coordinator:can_spawn",
+# Names from elsewhere, by the module that has them: `old=new` where it has them under another name.
+_REGISTRY = {"coordination.coordination_bootstrap": "COORDINATOR_REGISTRY CoordinatorSpec InitPattern"}
+_NAMES: Mapping[str, Mapping[str, str]] = {
+    "app.distributed": {"coordination.cluster_manifest": "get_cluster_manifest"},
+    "app.distributed.data_events": {"coordination.event_buses": "get_event_bus=get_data_event_bus"},
+    _ROOT: {
+        "coordination.backpressure": "BackpressureLevel QueueType check_backpressure "
+        "should_throttle_production",
+        "coordination.sync_coordinator": "SyncPriority SyncScheduler execute_priority_sync get_sync_facade "
+        "get_sync_recommendations",
+        "coordination.task_coordinator": "TaskCoordinator TaskType can_spawn",
+        "coordination.training_coordinator": "request_training_slot training_slot",
+    },
+    "base_handler": {"coordination.handler_base": "BaseEventHandler=HandlerBase"},
+    "base_orchestrator": {"coordination.coordinator_base": "BaseOrchestrator=CoordinatorBase"},
+    "cluster_transport": {"coordination.cluster_transport": "ClusterTransport get_cluster_transport"},
+    "coordinator_base": {"coordination.coordinator_persistence": "SQLitePersistenceMixin=PersistentState"},
+    "coordinator_dependencies": _REGISTRY,
+    "event_mappings": {"events.catalog.names": "normalize_event_type"},
+    "event_router": {
+        "coordination.event_router": "UnifiedEventCoordinator=UnifiedEventRouter "
+        "get_event_coordinator=get_router"
+    },
+    "event_subscription_mixin": {"coordination.handler_base": "EventSubscriptionMixin=HandlerBase"},
+    "event_subscription_registry": _REGISTRY,
+    "integration_bridge": _REGISTRY,
+    "singleton_mixin": {"coordination.singleton_mixin": "ThreadSafeSingletonMixin=SingletonMixin"},
+    "sync_bloom_filter": {"data.transfer.peers": "BloomFilter"},
+    "sync_router": {"data.sync.plan": "ScoredNode"},
+    "sync_safety": {"data.files": "check_sqlite_integrity"},
+    "sync_stall_handler": {"data.transfer.peers": "SyncStallHandler"},
+    "system_health_monitor": {"coordination.system_health_monitor": "SystemHealthMonitor"},
+    "types": {
+        "coordination.backpressure": "BackpressureLevel",
+        "coordination.data_pipeline_orchestrator": "BoardType",
+        "coordination.task_coordinator": "TaskType",
+    },
+    "work_queue": {
+        "coordination.task_coordinator": "get_work_queue_status",
+        "coordination.work_queue": "WorkQueue=QueueHandle",
+    },
 }
-_PACKAGE_PLANNED = {
-    "get_sync_recommendations": "game_sync",
-    "execute_priority_sync": "game_sync",
-    "SyncPriority": "game_sync",
-    "SyncScheduler": "game_sync",
-    "get_sync_facade": "game_sync",
-    "training_slot": "training_trigger",
-    "request_training_slot": "training_trigger",
-    "training_lock": "locks",
-}
-
-# Paths whose names are there today. Under app.coordination unless they say otherwise.
-_PRESENT: dict[str, Alias] = {
-    "": Alias(
-        "bootstrap",
-        (
-            *_BOOTSTRAP,
-            *_EVENTS,
-            *_HANDLERS,
-            *_MANAGER,
-            *_DAEMON_TYPES,
-            "ringrift.events.tracing",
-            "ringrift.coordination.dead_letter_queue",
-            *_HEALTH,
-            "ringrift.coordination.orchestrator_registry",
-        ),
-        names=_PACKAGE_EFFORT,
-        planned=_PACKAGE_PLANNED,
-    ),
-    # what is said
-    "event_router": Alias("event_bus", _EVENTS, names=_OLD_COORDINATOR),
-    "stage_events": Alias(
-        "event_bus", ("ringrift.coordination.event_mappings", "ringrift.coordination.event_buses")
-    ),
-    "cross_process_events": Alias("event_bus", ("ringrift.coordination.event_buses", *_ROUTER)),
-    "event_emitters": Alias("event_bus", ("ringrift.coordination.event_emitters",)),
-    "event_mappings": Alias(
-        "event_bus",
-        ("ringrift.coordination.event_mappings", "ringrift.events.catalog.event_types"),
-        names={
-            "StageEvent": "ringrift.coordination.event_mappings:StageEvent",
-            "normalize_event_type": "ringrift.events.catalog.names:normalize_event_type",
-        },
-    ),
-    "event_normalization": Alias("event_bus", _NAMES[1:3]),
-    "event_emission_mixin": Alias("event_handlers", _HANDLERS),
-    "dead_letter_queue": Alias("event_bus", ("ringrift.coordination.dead_letter_queue",)),
-    "core_events": Alias("event_bus", _EVENTS),
-    "core_utils": Alias("tracing", ("ringrift.events.tracing",), planned={"training_lock": "locks"}),
-    "tracing": Alias("tracing"),
-    "handler_base": Alias("event_handlers", (*_HANDLERS, "ringrift.status")),
-    "handler_resilience": Alias("event_handlers", ("ringrift.coordination.handler_resilience",)),
-    # who runs
-    "daemon_manager": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
-    "daemon_types": Alias("supervisor", _DAEMON_TYPES),
-    "daemon_registry": Alias("supervisor", _DAEMON_REGISTRY),
-    "daemon_factory": Alias("supervisor", _DAEMON_REGISTRY),
-    "daemon_factory_implementations": Alias("supervisor", _DAEMON_REGISTRY),
-    "daemon_runners": Alias("supervisor", _DAEMON_TYPES),
-    "daemon_adapters": Alias("supervisor", _DAEMON_REGISTRY),
-    "daemon_lifecycle": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
-    "daemon_metrics": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
-    "daemon_stats": Alias("supervisor", (*_MANAGER, *_DAEMON_TYPES)),
-    "base_daemon": Alias("event_handlers", _HANDLERS),
-    "enums": Alias(
-        "supervisor", (*_DAEMON_TYPES, "ringrift.status"), planned={"LeadershipRole": "leadership"}
-    ),
-    "types": Alias(
-        "component_health",
-        ("ringrift.status",),
-        names={**_BACKPRESSURE_LEVEL, **_TASK_TYPE},
-        planned={
-            "BoardType": "pipeline",
-            "AlertLevel": "node_health",
-            "AlertCategory": "node_health",
-            "ClusterAlert": "node_health",
-        },
-    ),
-    # how it is
-    "protocols": Alias("component_health", _CONTRACTS),
-    "contracts": Alias("component_health", _CONTRACTS),
-    "health_check_helper": Alias("component_health", ("ringrift.coordination.health_check_helper",)),
-    "health_facade": Alias("component_health", _HEALTH, planned=_NODE_HEALTH),
-    "unified_health_manager": Alias("component_health", (*_HEALTH, "ringrift.health.breakers")),
-    "coordinator_base": Alias(
-        "component_health",
-        ("ringrift.coordination.coordinator_base", *_CONTRACTS),
-        names={"SQLitePersistenceMixin": "ringrift.coordination.coordinator_persistence:PersistentState"},
-    ),
-    "base_orchestrator": Alias(
-        "component_health",
-        ("ringrift.coordination.coordinator_base", *_CONTRACTS),
-        names={"BaseOrchestrator": "ringrift.coordination.coordinator_base:CoordinatorBase"},
-    ),
-    "unified_registry": Alias("component_health", ("ringrift.coordination.coordinator_base", *_CONTRACTS)),
-    "utils": Alias("component_health", ("ringrift.coordination.utils",)),
-    "sync_integrity": Alias("data_integrity", ("ringrift.data.files",)),
-    "npz_validation": Alias("dataset_export", ("ringrift.data.manifest.file_facts",)),
-    # how it begins and ends
-    "coordination_bootstrap": Alias("bootstrap", _BOOTSTRAP),
-    "integration_bridge": Alias(
-        "bootstrap", ("ringrift.coordination.event_subscription_registry",), names=_COORDINATOR_REGISTRY
-    ),
-    "event_subscription_registry": Alias(
-        "bootstrap", ("ringrift.coordination.event_subscription_registry",), names=_COORDINATOR_REGISTRY
-    ),
-    "coordinator_config": Alias("bootstrap", ("ringrift.coordination.coordinator_config",)),
-    "coordinator_dependencies": Alias(
-        "bootstrap", ("ringrift.coordination.coordinator_dependencies",), names=_COORDINATOR_REGISTRY
-    ),
-    "coordinator_persistence": Alias("coordinator_persistence"),
-    "singleton_mixin": Alias(
-        "bootstrap",
-        ("ringrift.coordination.singleton_mixin",),
-        names={"ThreadSafeSingletonMixin": "ringrift.coordination.singleton_mixin:SingletonMixin"},
-    ),
-    "master_loop_guard": Alias("bootstrap", ("ringrift.coordination.master_loop_guard",)),
-    "orchestrator_registry": Alias("roles"),
-    "work_queue": Alias(
-        "engine",
-        ("ringrift.engine.ports", "ringrift.engine.opening"),
-        names={"get_work_queue_status": "ringrift.coordination.task_coordinator:get_work_queue_status"},
-    ),
-    "async_bridge_manager": Alias("engine", ("ringrift.engine.opening",)),
-}
-
-# Paths of one capability each, which all lead to its home.
-_BY_CAPABILITY: dict[str, str] = {
-    "archive_backup": "s3_backup_daemon",
-    "artifact_distribution": "unified_distribution_daemon",
-    "backpressure": "backpressure queue_monitor work_queue_monitor_daemon",
+# Paths, and names of a path, of capabilities that are not built.
+_PLANNED: Mapping[str, str] = {
     "cache_coordination": "cache_coordination_orchestrator",
     "capacity_provisioning": "auto_scaler",
-    "consolidation": "data_consolidation_daemon",
-    "data_integrity": "data_cleanup_daemon orphan_detection_daemon",
-    "data_quality": "quality_monitor_daemon",
-    "dataset_export": "auto_export_daemon",
-    "delivery": "delivery_ledger delivery_retry_queue",
-    "durations": "duration_scheduler",
-    "ephemeral_guard": "ephemeral_data_guard",
-    "evaluation": "evaluation_daemon tournament_daemon",
     "forecasting": "load_forecaster",
-    "freshness": "training_freshness",
-    "game_sync": "auto_sync_daemon sync_facade sync_router sync_base sync_constants sync_stall_handler "
-    "sync_bloom_filter unified_data_sync cluster cluster.sync",
     "host_inventory": "multi_provider_orchestrator unified_inventory",
-    "housekeeping": "disk_space_manager_daemon maintenance_daemon",
     "idle_shutdown": "unified_idle_shutdown_daemon",
     "leadership": "leadership_coordinator leader_election",
     "locks": "distributed_lock",
     "membership": "p2p_auto_deployer p2p_backend p2p_integration state_manager",
-    "model_lifecycle": "model_lifecycle_coordinator",
     "node_health": "health_check_orchestrator host_health_policy node_status node_availability_cache "
     "node_circuit_breaker cluster_status_monitor",
     "node_recovery": "node_recovery_daemon recovery_orchestrator",
-    "pipeline": "data_pipeline_orchestrator pipeline_actions pipeline_triggers",
-    "progress_watchdog": "stall_detection",
-    "promotion": "auto_promotion_daemon",
-    "rating_sync": "database_sync_manager",
-    "replication": "unified_replication_daemon",
     "resource_targets": "resource_targets",
-    "scheduling": "selfplay_orchestrator selfplay_scheduler job_scheduler node_policies",
     "slurm": "slurm_backend",
-    "stability": "stability_heuristic dynamic_thresholds",
-    "task_coordination": "task_coordinator task_lifecycle_coordinator task_decorators safeguards helpers "
-    "facade",
-    "training_feedback": "feedback_loop_controller feedback_signals gauntlet_feedback_controller "
-    "unified_feedback curriculum_integration curriculum_weights",
-    "training_staging": "training_activity_daemon",
-    "training_trigger": "training_coordinator training_trigger_daemon async_training_bridge",
-    "transactions": "transaction_isolation",
-    "transfer": "bandwidth_manager cluster_transport sync_bandwidth sync_durability sync_mutex "
-    "transfer_verification",
-    "trend_analysis": "metrics_analysis_orchestrator model_performance_watchdog",
-    "tuning": "optimization_coordinator",
     "utilization": "adaptive_resource_manager cluster_watchdog_daemon idle_resource_daemon "
     "resource_optimizer resource_monitoring_coordinator unified_resource_coordinator utilization_optimizer",
-    "work_supply": "unified_queue_populator",
 }
-
-# Paths with a file of their own name in `ringrift.coordination`, which is searched before their other homes.
-_OWN = (
-    "async_bridge_manager core_utils daemon_adapters daemon_factory daemon_factory_implementations "
-    "daemon_lifecycle daemon_metrics daemon_runners daemon_stats event_emission_mixin facade helpers "
-    "integration_bridge node_policies pipeline_actions pipeline_triggers sync_base sync_constants "
-    "sync_durability sync_mutex sync_router tracing transfer_verification work_queue"
-)
-_OWN_NAMES: dict[str, dict[str, str]] = {
-    "work_queue": {"WorkQueue": "ringrift.coordination.work_queue:QueueHandle"}
+_PLANNED_NAMES: Mapping[str, Mapping[str, str]] = {
+    _ROOT: {"training_lock": "locks"},
+    "core_utils": {"training_lock": "locks"},
+    "enums": {"LeadershipRole": "leadership"},
+    "health_facade": dict.fromkeys(("get_node_health", "get_healthy_nodes"), "node_health"),
+    "types": dict.fromkeys(("AlertLevel", "AlertCategory", "ClusterAlert"), "node_health"),
 }
-
-# Old paths and what to import instead; they go on working.
-_DEPRECATED: dict[str, str] = {
-    "alert_types": "types",
-    "auto_evaluation_daemon": "evaluation_daemon",
-    "base_handler": "handler_base",
-    "cluster_data_sync": "auto_sync_daemon",
-    "core_base": "coordinator_base",
-    "core_daemons": "daemon_manager",
-    "core_sync": "sync_facade",
-    "ephemeral_sync": "auto_sync_daemon",
-    "event_subscription_mixin": "handler_base",
-    "lambda_idle_daemon": "unified_idle_shutdown_daemon",
-    "node_health_monitor": "health_check_orchestrator",
-    "queue_populator": "unified_queue_populator",
-    "queue_populator_daemon": "unified_queue_populator",
-    "sync_coordination_core": "sync_facade",
-    "sync_coordinator": "auto_sync_daemon",
-    "sync_safety": "sync_durability",
-    "system_health_monitor": "unified_health_manager",
-    "unified_event_coordinator": "event_router",
-    "vast_idle_daemon": "unified_idle_shutdown_daemon",
+# Old paths, by what to import instead; they go on working.
+_DEPRECATED: Mapping[str, str] = {
+    "auto_sync_daemon": "cluster_data_sync ephemeral_sync sync_coordinator",
+    "coordinator_base": "core_base",
+    "daemon_manager": "core_daemons",
+    "evaluation_daemon": "auto_evaluation_daemon",
+    "event_router": "unified_event_coordinator",
+    "handler_base": "base_handler event_subscription_mixin",
+    "health_check_orchestrator": "node_health_monitor",
+    "sync_durability": "sync_safety",
+    "sync_facade": "core_sync sync_coordination_core",
+    "types": "alert_types",
+    "unified_health_manager": "system_health_monitor",
+    "unified_idle_shutdown_daemon": "lambda_idle_daemon vast_idle_daemon",
+    "unified_queue_populator": "queue_populator queue_populator_daemon",
 }
 # Old copies in app.coordination.deprecated, by the module they were copies of.
 _ARCHIVED = (
@@ -303,64 +193,55 @@ _ARCHIVED = (
     "queue_populator_daemon sync_coordinator sync_safety system_health_monitor"
 )
 
-_OTHER_PACKAGES: dict[str, Alias] = {
-    "app.distributed": Alias("event_bus", _EVENTS, planned={"get_cluster_manifest": "data_catalog"}),
-    "app.distributed.data_events": Alias(
-        "event_bus",
-        (*_EVENTS, "ringrift.coordination.event_buses"),
-        names={"get_event_bus": "ringrift.coordination.event_buses:get_data_event_bus"},
-    ),
-    "app.distributed.cluster_manifest": Alias("data_catalog"),
-    "app.distributed.sync_coordinator": Alias("game_sync"),
-    "app.distributed.sync_orchestrator": Alias("game_sync"),
-    "app.metrics": Alias("component_health", _CONTRACTS),
-    "app.metrics.coordinator": Alias("component_health", _CONTRACTS),
-}
 
-# Names that the old paths offered under another name than their home does.
-_OLD_NAMES: dict[str, dict[str, str]] = {
-    "base_handler": {"BaseEventHandler": "ringrift.coordination.handler_base:HandlerBase"},
-    "event_subscription_mixin": {"EventSubscriptionMixin": "ringrift.coordination.handler_base:HandlerBase"},
-    "sync_safety": {"check_sqlite_integrity": "ringrift.data.files:check_sqlite_integrity"},
-    "system_health_monitor": {
-        "SystemHealthMonitor": "ringrift.coordination.system_health_monitor:SystemHealthMonitor"
-    },
-}
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """One path. *homes* give what their `__all__` lists; *names* live elsewhere or under another name."""
+
+    homes: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)  # public name: "module:attribute"
+    planned: Mapping[str, str] = field(default_factory=dict)  # public name: its capability
+    capability: str = ""  # which it waits for
+    deprecated: str = ""  # the path to use instead
+
+    @property
+    def available(self) -> bool:
+        return not self.capability or capability(self.capability).built
+
+    def built_homes(self) -> tuple[str, ...]:
+        return self.homes or (capability(self.capability).home,)
 
 
-# Names of a path that live beside the home of its capability.
-_NAMES_ELSEWHERE: dict[str, dict[str, str]] = {
-    "cluster_transport": {
-        "ClusterTransport": "ringrift.coordination.cluster_transport:ClusterTransport",
-        "get_cluster_transport": "ringrift.coordination.cluster_transport:get_cluster_transport",
-    },
-    "sync_bandwidth": {
-        "BatchRsync": "ringrift.coordination.sync_bandwidth:BatchRsync",
-        "BatchRsyncResult": "ringrift.coordination.sync_bandwidth:BatchRsyncResult",
-    },
-    "sync_bloom_filter": {"BloomFilter": "ringrift.data.transfer.peers:BloomFilter"},
-    "sync_stall_handler": {"SyncStallHandler": "ringrift.data.transfer.peers:SyncStallHandler"},
-    "sync_router": {"ScoredNode": "ringrift.data.sync.plan:ScoredNode"},
-}
+def _homes(*modules: str) -> tuple[str, ...]:
+    return tuple(f"ringrift.{name}" for listed in modules for name in listed.split())
+
+
+def _names_of(path: str) -> dict[str, str]:
+    listed = [
+        (home, *name.partition("=")[::2])
+        for home, names in _NAMES.get(path, {}).items()
+        for name in names.split()
+    ]
+    return {old: f"ringrift.{home}:{new or old}" for home, old, new in listed}
 
 
 def _table() -> dict[str, Alias]:
-    root = "app.coordination"
-    rows = dict(_PRESENT)
-    for owner, names in _BY_CAPABILITY.items():
-        rows |= {name: Alias(owner, names=_NAMES_ELSEWHERE.get(name, {})) for name in names.split()}
-    for name in _OWN.split():
-        homes = (f"ringrift.coordination.{name}", *rows[name].built_homes())
-        rows[name] = replace(rows[name], homes=homes, names={**rows[name].names, **_OWN_NAMES.get(name, {})})
-    for old, new in _DEPRECATED.items():
-        rows[old] = replace(
-            rows[new], deprecated=f"{root}.{new}", names={**rows[new].names, **_OLD_NAMES.get(old, {})}
-        )
-    rows["deprecated"] = Alias("bootstrap", _BOOTSTRAP)
+    files = {found.name for found in pkgutil.iter_modules(coordination.__path__)} - set(_OURS.split())
+    rows = {path: Alias(_homes(f"coordination.{path}")) for path in files}
+    rows |= {path: Alias(_homes(homes)) for homes, paths in _ANOTHER_NAME.items() for path in paths.split()}
+    for homes, paths in _MORE.items():
+        rows |= {path: Alias(_homes(f"coordination.{path}", homes)) for path in paths.split()}
+    rows |= {path: Alias(capability=owner) for owner, paths in _PLANNED.items() for path in paths.split()}
+    for path, row in rows.items():
+        rows[path] = replace(row, names=_names_of(path), planned=_PLANNED_NAMES.get(path, {}))
+    for new, old_paths in _DEPRECATED.items():
+        for old in old_paths.split():
+            names = {**rows[new].names, **_names_of(old)}
+            rows[old] = replace(rows[new], deprecated=f"{_ROOT}.{new}", names=names)
     for old in _ARCHIVED.split():
-        current = rows[old].deprecated or f"{root}.{old}"
+        current = rows[old].deprecated or f"{_ROOT}.{old}"
         rows[f"deprecated._deprecated_{old}"] = replace(rows[old], deprecated=current)
-    return {f"{root}.{name}".rstrip("."): row for name, row in rows.items()} | _OTHER_PACKAGES
+    return {name if name.startswith("app.") else f"{_ROOT}.{name}": row for name, row in rows.items()}
 
 
 ALIASES: Mapping[str, Alias] = _table()

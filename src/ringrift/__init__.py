@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
     from ringrift.events.catalog.event_types import DataEventType
     from ringrift.events.tracing import get_trace_id, span, traced
-    from ringrift.settings import Settings, get_settings
+    from ringrift.settings import Settings
     from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 _HOMES: dict[str, str] = {
@@ -71,7 +71,7 @@ _HOMES: dict[str, str] = {
     "span": "ringrift.events.tracing",
     "traced": "ringrift.events.tracing",
     "Settings": "ringrift.settings",
-    "get_settings": "ringrift.settings",
+    "get_settings": "ringrift.coordination.coordinator_config",
     "CoordinatorStatus": "ringrift.status",
     "HealthCheckResult": "ringrift.status",
 }

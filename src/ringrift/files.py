@@ -441,7 +441,7 @@ def _make_secret(path: Path) -> None:
 FULL, ROOM_AGAIN = "disk.full", "disk.has_room_again"
 # Small writes still find a place on a disk that is too full for others.
 OVER_AFTER_S = 10.0
-_TOLD_AS = ("no space left for", os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+_FULL_SIGNS = ("no space left for", os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 
 
 class FullDisk:
@@ -491,7 +491,7 @@ class FullDisk:
             return False
         texts = [value for name, value in line.items() if name != "event" and isinstance(value, str)]
         again = isinstance(line.get("exc_info"), StorageFull)
-        if again or any(told in text for text in texts for told in _TOLD_AS):
+        if again or any(sign in text for text in texts for sign in _FULL_SIGNS):
             self.lines_left_out += 1
             return True
         return False

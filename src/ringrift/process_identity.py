@@ -86,11 +86,11 @@ def who_locks(*paths: Path) -> str:
 
 def _lockers(path: Path) -> list[int]:
     try:
-        inode, told = str(path.stat().st_ino), Path("/proc/locks").read_text(encoding="utf-8")
+        inode, locks = str(path.stat().st_ino), Path("/proc/locks").read_text(encoding="utf-8")
     except OSError:
         return []
     found = []
-    for line in told.splitlines():
+    for line in locks.splitlines():
         # Number, "->" if it only waits, two words of the kind, for what, process, device and inode, range.
         words = line.split()
         if len(words) > 5 and words[3] == "WRITE" and words[5].rpartition(":")[2] == inode:
@@ -126,10 +126,10 @@ def _start_s(pid: int) -> float | None:
 
 def _stat_fields(pid: int) -> list[str] | None:
     try:
-        told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        content = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return told.rpartition(")")[2].split()
+    return content.rpartition(")")[2].split()
 
 
 def _boot_wall_s() -> float:

@@ -1,7 +1,8 @@
-"""How each kind of setting is read, and what a person is told about it.
+"""How each kind of setting is declared and read, and what a person is told about it.
 
-Values come as text from the environment and typed from the config file. Nothing is rounded, cut or guessed: a
-port of 1.5, a list written as a text or a number that is not finite is refused.
+A kind is a type that msgspec checks, with the words for what is allowed. Values come as text from the
+environment and typed from the config file. Nothing is rounded, cut or guessed: a port of 1.5, a list written
+as a text or a number that is not finite is refused.
 """
 
 from __future__ import annotations
@@ -12,218 +13,140 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
+from msgspec import Meta, MsgspecError
+
+from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError
-from ringrift.foreign_files.documents import NoDocument, parse_json
+from ringrift.foreign_files.documents import NoDocument, is_plain_text, parse_json
 from ringrift.jobs.kinds import KINDS
 from ringrift.redaction import loaded_secret
 
 SECRET_LETTERS_MIN = 16
 LEASE_S_MIN = 1.0  # below that a worker that is held up for a moment loses its job
 TABLE_DEPTH_MAX = 8
+SHOWN_MAX = 200  # of a wrong value in an error
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# A leading dash would be an option of ssh or rsync.
-_HOST = re.compile(r"[A-Za-z0-9:\[][A-Za-z0-9.:%\[\]_-]{0,254}")
+
+
+# How a value is read.
 
 
 @dataclass(frozen=True, slots=True)
-class ValueKind:
-    """How to read one type of value, and what to tell a person about it."""
+class Reader:
+    """In the annotation of a kind: how it is brought into the form that msgspec checks."""
 
+    read: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingKind:
+    """A declared type, what a person is told of it, and how a value gets there."""
+
+    declared: Any
     allowed: str
-    parse: Callable[[Any], Any]
-    is_secret: bool = False  # no message shows a wrong value
+    read: Callable[[Any], Any]
+    is_secret: bool  # no message shows a wrong value
 
 
-def is_plain_text(text: str) -> bool:
-    """Whether *text* has neither control characters nor bytes that are not UTF-8."""
-    return not any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in text)
+def read_as(declared: Any, given: Any, place: str) -> Any:
+    """Return *given* as a value of the *declared* type; `ConfigError` says at which *place* what is wrong."""
+    kind = _kind_of(declared)
+    try:
+        return convert_to(kind.read(given), kind.declared, dec_hook=_as_it_is)
+    except ConfigError as error:  # of one entry of a table
+        raise ConfigError(f"{place}: {error}") from None
+    except (ValueError, TypeError, KeyError, OverflowError, MsgspecError):
+        if kind.is_secret:  # the wrong value may be the secret with a slip in it
+            raise ConfigError(f"{place} must be {kind.allowed}") from None
+        shown = repr(given)
+        shown = shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"
+        raise ConfigError(f"{place} is {shown}; it must be {kind.allowed}") from None
 
 
-def _parse_bool(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    if not isinstance(value, str):
+def declared_types(settings: type) -> dict[str, Any]:
+    """The types of the fields of *settings*, with what is said of them."""
+    return get_type_hints(settings, include_extras=True)
+
+
+@cache
+def _kind_of(declared: Any) -> SettingKind:
+    # `X | None` is read as X: a setting that is left out is not there.
+    found = next((each for each in get_args(declared) if get_origin(each) is Annotated), declared)
+    base, *more = get_args(found)
+    allowed = next(each.description for each in more if isinstance(each, Meta) and each.description)
+    read = next((each.read for each in more if isinstance(each, Reader)), _READERS.get(base, _unread))
+    return SettingKind(found, allowed, read, is_secret=base is Secret)
+
+
+def _as_it_is(declared: type, value: Any) -> Any:
+    """Of a type that msgspec does not know: its reader has made it."""
+    if not isinstance(value, declared):
         raise TypeError
-    words = {"true": True, "1": True, "yes": True, "on": True}
-    words |= {"false": False, "0": False, "no": False, "off": False}
-    return words[value.strip().lower()]
-
-
-def _parse_number(value: Any, *, least: float, most: float, above: bool = False) -> float:
-    """Read a number from *least* to *most*; with *above*, *least* itself is too little."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise TypeError
-    number = float(value)
-    if not least <= number <= most or (above and number == least):
-        raise ValueError
-    return number
-
-
-def _parse_whole(value: Any, *, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise TypeError
-    if isinstance(value, str) and not _WHOLE.fullmatch(value.strip()):
-        raise ValueError
-    number = int(value)
-    if not least <= number <= most:
-        raise ValueError
-    return number
-
-
-def _parse_pattern(value: Any, pattern: re.Pattern[str]) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    if not pattern.fullmatch(value):
-        raise ValueError
     return value
 
 
-def _parse_name(value: Any) -> str:
-    return _parse_pattern(value, _NAME)
+def _unread(given: Any) -> Any:
+    return given
 
 
-def _parse_names(value: Any) -> tuple[str, ...]:
-    """Read a list of names, or the same with commas between them."""
-    given = value.split(",") if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
+def _read_bool(given: Any) -> Any:
+    words = {"true": True, "1": True, "yes": True, "on": True}
+    words |= {"false": False, "0": False, "no": False, "off": False}
+    return words[given.strip().lower()] if isinstance(given, str) else given
+
+
+def _read_whole(given: Any) -> Any:
+    # msgspec takes 1e3 for a whole number; who writes that means something else.
+    if isinstance(given, str) and not _WHOLE.fullmatch(given.strip()):
+        raise ValueError
+    return int(given) if isinstance(given, str) else given
+
+
+def _read_number(given: Any) -> Any:
+    return float(given) if isinstance(given, str) else given
+
+
+_READERS: Mapping[Any, Callable[[Any], Any]] = {bool: _read_bool, int: _read_whole, float: _read_number}
+
+
+def _read_names(given: Any) -> Any:
+    """Read a list, or the same with commas between the names."""
+    listed = given.split(",") if isinstance(given, str) else given
+    if not isinstance(listed, list):
         raise TypeError
-    return tuple(_parse_name(each.strip()) for each in given if each.strip())
+    return [each for name in listed if (each := name.strip() if isinstance(name, str) else name) != ""]
 
 
-def _parse_folders(value: Any) -> tuple[Path, ...]:
+def _read_path(given: Any) -> Path:
+    if not isinstance(given, str | Path) or not str(given):
+        raise TypeError
+    if not is_plain_text(str(given)):
+        raise ValueError
+    try:
+        return Path(given).expanduser()
+    except RuntimeError:  # ~NAME of a user that there is not
+        raise ValueError from None
+
+
+def _read_folders(given: Any) -> tuple[Path, ...]:
     """Read a list of full paths, or the same with colons between them, as in PATH."""
-    given = value.split(os.pathsep) if isinstance(value, str) else value
-    if not isinstance(given, list | tuple):
+    listed = given.split(os.pathsep) if isinstance(given, str) else given
+    if not isinstance(listed, list):
         raise TypeError
-    folders = tuple(_parse_path(each) for each in given if each != "")
+    folders = tuple(_read_path(each) for each in listed if each != "")
     if not all(folder.is_absolute() for folder in folders):
         raise ValueError
     return folders
 
 
-def _parse_host(value: Any) -> str:
-    return _parse_pattern(value, _HOST)
-
-
-def _parse_path(value: Any) -> Path:
-    if not isinstance(value, str | Path) or not str(value):
-        raise TypeError
-    if not is_plain_text(str(value)):
-        raise ValueError
-    try:
-        return Path(value).expanduser()
-    except RuntimeError:  # ~NAME of a user that there is not
-        raise ValueError from None
-
-
-@dataclass(frozen=True, slots=True)
-class Secret:
-    """Text that no report, log line or error shows."""
-
-    text: str = field(repr=False)
-
-    def __post_init__(self) -> None:
-        loaded_secret(self.text)
-
-    def __str__(self) -> str:
-        return "(secret)"
-
-
-def _parse_secret(value: Any) -> Secret:
-    if not isinstance(value, str) or len(value) < SECRET_LETTERS_MIN:
-        raise ValueError
-    return Secret(value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSettings:
-    """What a user says of one kind of job: the table `[jobs.KIND]`."""
-
-    kind: str
-    command: tuple[str, ...] = ()  # instead of our own program
-    timeout_s: float | None = None  # None: from measured durations
-    silence_s: float | None = None  # longest time without a line
-    memory_mb: int | None = None
-    nice: int = 5  # 0 to 19; jobs give way to the processes that control them
-    cpus: tuple[int, ...] = ()  # none: all
-    env: tuple[str, ...] = ()  # variables of the worker that the job gets beside the usual ones
-
-
-def _parse_jobs(value: Any) -> tuple[JobSettings, ...]:
-    """Read a table of tables, or the same as JSON from the environment."""
-    return tuple(_parse_job(kind, table) for kind, table in _parse_table(value).items())
-
-
-def _parse_job(kind: str, table: Any) -> JobSettings:
-    if not isinstance(table, Mapping):
-        raise TypeError
-    if kind not in KINDS:
-        near = get_close_matches(kind, KINDS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"[jobs.{kind}]: there is no job {kind!r}; there are {', '.join(KINDS)}{hint}")
-    if unknown := sorted(set(table) - set(_JOB_READERS)):
-        raise ConfigError(f"[jobs.{kind}] has no {unknown[0]!r}; it may have: {', '.join(_JOB_READERS)}")
-    read: dict[str, Any] = {}
-    for name, given in table.items():
-        allowed, reader = _JOB_READERS[name]
-        try:
-            read[name] = reader(given)
-        except (ValueError, TypeError):
-            raise ConfigError(f"{name} of [jobs.{kind}] is {given!r}; it must be {allowed}") from None
-    return JobSettings(kind=kind, **read)
-
-
-def _parse_command(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not value or not all(isinstance(word, str) and word for word in value):
-        raise TypeError
-    return tuple(value)
-
-
-def _parse_variables(value: Any) -> tuple[str, ...]:
-    names = _parse_command(value) if value != [] else ()
-    for name in names:
-        if not name.isidentifier() or name.startswith("RINGRIFT_"):  # what is ours is not for jobs
-            raise ValueError
-    return names
-
-
-def _parse_cpus(value: Any) -> tuple[int, ...]:
-    if not isinstance(value, list):
-        raise TypeError
-    if any(isinstance(each, str) for each in value):
-        raise TypeError
-    return tuple(_parse_whole(each, least=0, most=65_535) for each in value)
-
-
-def _parse_duration(value: Any) -> float:
-    return _parse_number(value, least=0.0, most=31_536_000.0, above=True)
-
-
-_JOB_READERS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
-    "command": ('a list of words, such as ["python", "my_trainer.py"]', _parse_command),
-    "timeout_s": ("a number of seconds above 0, at most a year", _parse_duration),
-    "silence_s": ("a number of seconds above 0, at most a year", _parse_duration),
-    "memory_mb": (
-        "a whole number from 1 to 1000000000",
-        lambda v: _parse_whole(v, least=1, most=1_000_000_000),
-    ),
-    "nice": ("a whole number from 0 to 19", lambda v: _parse_whole(v, least=0, most=19)),
-    "env": (
-        'a list of names of variables, such as ["MY_TOKEN"], none that begins with RINGRIFT_',
-        _parse_variables,
-    ),
-    "cpus": ("a list of numbers of cores, such as [0, 1]", _parse_cpus),
-}
-
-
-def _parse_table(value: Any) -> dict[str, Any]:
+def _read_table(given: Any) -> dict[str, Any]:
     """Read a table, or the same as JSON from the environment."""
     try:
-        table = parse_json(value) if isinstance(value, str) else value
+        table = parse_json(given) if isinstance(given, str) else given
     except NoDocument as error:
         raise ConfigError(f"a table is a JSON object there: {error}") from None
     if not isinstance(table, dict):
@@ -248,43 +171,138 @@ def _check_plain(value: Any, *, depth: int) -> None:
         raise ConfigError("it has a number of more than 64 bits")
 
 
-def _parse_prices(value: Any) -> dict[str, float]:
-    return {
-        _parse_name(node): _parse_number(price, least=0.0, most=1e6)
-        for node, price in _parse_table(value).items()
-    }
+def _read_prices(given: Any) -> dict[str, Any]:
+    return {node: _read_number(price) for node, price in _read_table(given).items()}
 
 
-BOOL = ValueKind("true or false", _parse_bool)
-TABLE = ValueKind("a table", _parse_table)
-PRICES = ValueKind("a table of names of nodes with the price of an hour", _parse_prices)
-JOBS = ValueKind("a table per kind of job, such as [jobs.train]", _parse_jobs)
-SECRET = ValueKind(f"a text of at least {SECRET_LETTERS_MIN} letters", _parse_secret, is_secret=True)
-PATH = ValueKind("a file path without control characters, in UTF-8", _parse_path)
-PORT = ValueKind(
-    "a port number from 0 (any free port) to 65535", lambda v: _parse_whole(v, least=0, most=65_535)
-)
-NAME = ValueKind("1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit", _parse_name)
-NAMES = ValueKind("a list of names", _parse_names)
-FOLDERS = ValueKind("a list of full paths of folders, with colons between them", _parse_folders)
-HOST = ValueKind("a host name or IP address", _parse_host)
-SECONDS = ValueKind(
-    "a number of seconds above 0, at most 604800",
-    lambda v: _parse_number(v, least=0.0, most=604_800.0, above=True),
-)
-SECONDS_OR_ZERO = ValueKind(
-    "a number of seconds from 0 to 604800",
-    lambda v: _parse_number(v, least=0.0, most=604_800.0),
-)
-LEASE = ValueKind(
-    f"a number of seconds from {LEASE_S_MIN:g} to 86400",
-    lambda v: _parse_number(v, least=LEASE_S_MIN, most=86_400.0),
-)
-HOURS = ValueKind(
-    "a number of hours above 0, at most 8760",
-    lambda v: _parse_number(v, least=0.0, most=8760.0, above=True),
-)
-COUNT = ValueKind("a whole number from 1 to 100000000", lambda v: _parse_whole(v, least=1, most=100_000_000))
-COUNT_OR_ZERO = ValueKind(
-    "a whole number from 0 to 100000000", lambda v: _parse_whole(v, least=0, most=100_000_000)
-)
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Text that no report, log line or error shows."""
+
+    text: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        loaded_secret(self.text)
+
+    def __str__(self) -> str:
+        return "(secret)"
+
+
+def _read_secret(given: Any) -> Secret:
+    if not isinstance(given, str) or len(given) < SECRET_LETTERS_MIN:
+        raise ValueError
+    return Secret(given)
+
+
+# The kinds.
+
+
+Bool = Annotated[bool, Meta(description="true or false")]
+Port = Annotated[int, Meta(ge=0, le=65_535, description="a port number from 0 (any free port) to 65535")]
+Count = Annotated[int, Meta(ge=1, le=100_000_000, description="a whole number from 1 to 100000000")]
+CountOrZero = Annotated[int, Meta(ge=0, le=100_000_000, description="a whole number from 0 to 100000000")]
+Seconds = Annotated[
+    float, Meta(gt=0.0, le=604_800.0, description="a number of seconds above 0, at most 604800")
+]
+SecondsOrZero = Annotated[
+    float, Meta(ge=0.0, le=604_800.0, description="a number of seconds from 0 to 604800")
+]
+LeaseSeconds = Annotated[
+    float,
+    Meta(ge=LEASE_S_MIN, le=86_400.0, description=f"a number of seconds from {LEASE_S_MIN:g} to 86400"),
+]
+Hours = Annotated[float, Meta(gt=0.0, le=8760.0, description="a number of hours above 0, at most 8760")]
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z",
+        description="1 to 100 letters, digits, '.', '_' or '-', the first a letter or digit",
+    ),
+]
+Names = Annotated[tuple[Name, ...], Meta(description="a list of names"), Reader(_read_names)]
+Host = Annotated[
+    str,
+    Meta(
+        # A leading dash would be an option of ssh or rsync.
+        pattern=r"\A[A-Za-z0-9:\[][A-Za-z0-9.:%\[\]_-]{0,254}\Z",
+        description="a host name or IP address",
+    ),
+]
+FilePath = Annotated[
+    Path, Meta(description="a file path without control characters, in UTF-8"), Reader(_read_path)
+]
+Folders = Annotated[
+    tuple[Path, ...],
+    Meta(description="a list of full paths of folders, with colons between them"),
+    Reader(_read_folders),
+]
+SecretText = Annotated[
+    Secret, Meta(description=f"a text of at least {SECRET_LETTERS_MIN} letters"), Reader(_read_secret)
+]
+Table = Annotated[Mapping[str, Any], Meta(description="a table"), Reader(_read_table)]
+Prices = Annotated[
+    Mapping[Name, Annotated[float, Meta(ge=0.0, le=1e6)]],
+    Meta(description="a table of names of nodes with the price of an hour"),
+    Reader(_read_prices),
+]
+
+# What is said of one kind of job.
+
+Command = Annotated[
+    tuple[Annotated[str, Meta(min_length=1)], ...],
+    Meta(min_length=1, description='a list of words, such as ["python", "my_trainer.py"]'),
+]
+JobSeconds = Annotated[
+    float, Meta(gt=0.0, le=31_536_000.0, description="a number of seconds above 0, at most a year")
+]
+Megabytes = Annotated[int, Meta(ge=1, le=1_000_000_000, description="a whole number from 1 to 1000000000")]
+Niceness = Annotated[int, Meta(ge=0, le=19, description="a whole number from 0 to 19")]
+Cores = Annotated[
+    tuple[Annotated[int, Meta(ge=0, le=65_535)], ...],
+    Meta(description="a list of numbers of cores, such as [0, 1]"),
+]
+Variables = Annotated[
+    tuple[Annotated[str, Meta(pattern=r"\A(?!RINGRIFT_)[^\W\d]\w*\Z")], ...],  # what is ours is not for jobs
+    Meta(description='a list of names of variables, such as ["MY_TOKEN"], none that begins with RINGRIFT_'),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSettings:
+    """What a user says of one kind of job: the table `[jobs.KIND]`."""
+
+    kind: str
+    command: Command = ()  # instead of our own program
+    timeout_s: JobSeconds | None = None  # None: from measured durations
+    silence_s: JobSeconds | None = None  # longest time without a line
+    memory_mb: Megabytes | None = None
+    nice: Niceness = 5  # jobs give way to the processes that control them
+    cpus: Cores = ()  # none: all
+    env: Variables = ()  # variables of the worker that the job gets beside the usual ones
+
+
+def _read_jobs(given: Any) -> tuple[JobSettings, ...]:
+    """Read a table of tables, or the same as JSON from the environment."""
+    return tuple(_read_job(kind, table) for kind, table in _read_table(given).items())
+
+
+def _read_job(kind: str, table: Any) -> JobSettings:
+    if not isinstance(table, Mapping):
+        raise TypeError
+    if kind not in KINDS:
+        near = get_close_matches(kind, KINDS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"[jobs.{kind}]: there is no job {kind!r}; there are {', '.join(KINDS)}{hint}")
+    declared = declared_types(JobSettings)
+    del declared["kind"]
+    if unknown := sorted(set(table) - set(declared)):
+        raise ConfigError(f"[jobs.{kind}] has no {unknown[0]!r}; it may have: {', '.join(declared)}")
+    read = {name: read_as(declared[name], given, f"{name} of [jobs.{kind}]") for name, given in table.items()}
+    return JobSettings(kind=kind, **read)
+
+
+Jobs = Annotated[
+    tuple[JobSettings, ...],
+    Meta(description="a table per kind of job, such as [jobs.train]"),
+    Reader(_read_jobs),
+]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -20,34 +20,32 @@ from typing import Any
 
 from ringrift.capabilities import capability
 from ringrift.errors import ConfigError
-from ringrift.process import process_scope
 from ringrift.setting_kinds import (
-    BOOL,
-    COUNT,
-    COUNT_OR_ZERO,
-    FOLDERS,
-    HOST,
-    HOURS,
-    JOBS,
-    LEASE,
-    NAME,
-    NAMES,
-    PATH,
-    PORT,
-    PRICES,
-    SECONDS,
-    SECONDS_OR_ZERO,
-    SECRET,
-    TABLE,
+    Bool,
+    Count,
+    CountOrZero,
+    FilePath,
+    Folders,
+    Host,
+    Hours,
+    Jobs,
     JobSettings,
-    Secret,
-    ValueKind,
+    LeaseSeconds,
+    Name,
+    Names,
+    Port,
+    Prices,
+    Seconds,
+    SecondsOrZero,
+    SecretText,
+    Table,
+    declared_types,
+    read_as,
 )
 
 CONFIG_FILE = "ringrift.toml"
 CONFIG_VARIABLE = "RINGRIFT_CONFIG"
 CONFIG_BYTES_MAX = 1_000_000  # some thousand nodes
-SHOWN_MAX = 200  # of a wrong value in an error
 # Who goes by a table, and so knows what may be in it. They stand above this module and are loaded only for a
 # table that is given: commands that answer at once stay quick.
 _TABLE_CHECKS: Mapping[str, str] = {
@@ -81,10 +79,8 @@ class SettingRefusal:
         return self.rule or capability(self.needs).reason
 
 
-def _setting(
-    variable: str, kind: ValueKind, default: Any, about: str, *, refusal: SettingRefusal | None = None
-) -> Any:
-    facts = {"variable": variable, "kind": kind, "about": about, "default": default, "refusal": refusal}
+def _setting(variable: str, default: Any, about: str, *, refusal: SettingRefusal | None = None) -> Any:
+    facts = {"variable": variable, "about": about, "default": default, "refusal": refusal}
     return field(default_factory=lambda: default, metadata=facts)
 
 
@@ -96,146 +92,123 @@ _REFUSED_FAMILIES: Mapping[str, str] = {"RINGRIFT_SWIM_": "membership", "RINGRIF
 class Settings:
     """All settings, typed. A path default of None lies under the data folder."""
 
-    data_dir: Path = _setting("RINGRIFT_DATA_DIR", PATH, Path("data"), "everything this node keeps")
-    coordinator_db: Path = _setting("RINGRIFT_COORDINATOR_DB", PATH, None, "database of the embedded engine")
-    dlq_path: Path = _setting("RINGRIFT_DLQ_PATH", PATH, None, "database of dead letters")
-    node_name: str | None = _setting(
-        "RINGRIFT_NODE_ID", NAME, None, "what other nodes call this one; by default its host name"
+    data_dir: FilePath = _setting("RINGRIFT_DATA_DIR", Path("data"), "everything this node keeps")
+    coordinator_db: FilePath = _setting("RINGRIFT_COORDINATOR_DB", None, "database of the embedded engine")
+    dlq_path: FilePath = _setting("RINGRIFT_DLQ_PATH", None, "database of dead letters")
+    node_name: Name | None = _setting(
+        "RINGRIFT_NODE_ID", None, "what other nodes call this one; by default its host name"
     )
-    process_name: str | None = _setting(
-        "RINGRIFT_PROCESS_NAME", NAME, None, "identity of this process for event delivery"
+    process_name: Name | None = _setting(
+        "RINGRIFT_PROCESS_NAME", None, "identity of this process for event delivery"
     )
-    health_host: str = _setting(
-        "RINGRIFT_HEALTH_HOST", HOST, "127.0.0.1", "address of the health probes; loopback unless you say so"
+    health_host: Host = _setting(
+        "RINGRIFT_HEALTH_HOST", "127.0.0.1", "address of the health probes; loopback unless you say so"
     )
-    health_port: int = _setting("RINGRIFT_HEALTH_PORT", PORT, 8790, "port of the health probes")
-    health_tls: bool = _setting("RINGRIFT_HEALTH_TLS", BOOL, False, "serve the page and the probes over TLS")
-    http_names: tuple[str, ...] = _setting(
-        "RINGRIFT_HTTP_NAMES", NAMES, (), "host names under which the page answers, besides this host's own"
+    health_port: Port = _setting("RINGRIFT_HEALTH_PORT", 8790, "port of the health probes")
+    health_tls: Bool = _setting("RINGRIFT_HEALTH_TLS", False, "serve the page and the probes over TLS")
+    http_names: Names = _setting(
+        "RINGRIFT_HTTP_NAMES", (), "host names under which the page answers, besides this host's own"
     )
-    http_events: tuple[str, ...] | None = _setting(
-        "RINGRIFT_HTTP_EVENTS", NAMES, None, "events that POST /event takes; by default what jobs report"
+    http_events: Names | None = _setting(
+        "RINGRIFT_HTTP_EVENTS", None, "events that POST /event takes; by default what jobs report"
     )
-    http_read_needs_token: bool = _setting(
-        "RINGRIFT_HTTP_READ_NEEDS_TOKEN", BOOL, False, "ask for the token also for reading on loopback"
+    http_read_needs_token: Bool = _setting(
+        "RINGRIFT_HTTP_READ_NEEDS_TOKEN", False, "ask for the token also for reading on loopback"
     )
 
-    event_handler_timeout: float = _setting(
-        "RINGRIFT_EVENT_HANDLER_TIMEOUT", SECONDS, 600.0, "longest run of one event handler"
+    event_handler_timeout: Seconds = _setting(
+        "RINGRIFT_EVENT_HANDLER_TIMEOUT", 600.0, "longest run of one event handler"
     )
-    event_validation_strict: bool = _setting(
-        "RINGRIFT_EVENT_VALIDATION_STRICT",
-        BOOL,
-        False,
-        "refuse unknown events and payload fields of a wrong type",
+    event_validation_strict: Bool = _setting(
+        "RINGRIFT_EVENT_VALIDATION_STRICT", False, "refuse unknown events and payload fields of a wrong type"
     )
-    event_backlog: float = _setting(
-        "RINGRIFT_EVENT_BACKLOG", SECONDS_OR_ZERO, 60.0, "past that a new subscription still sees"
+    event_backlog: SecondsOrZero = _setting(
+        "RINGRIFT_EVENT_BACKLOG", 60.0, "past that a new subscription still sees"
     )
-    event_retention_hours: float = _setting(
-        "RINGRIFT_CROSS_PROCESS_RETENTION_HOURS", HOURS, 24.0, "age at which events leave the log"
+    event_retention_hours: Hours = _setting(
+        "RINGRIFT_CROSS_PROCESS_RETENTION_HOURS", 24.0, "age at which events leave the log"
     )
-    event_retention_rows: int = _setting(
+    event_retention_rows: Count = _setting(
         "RINGRIFT_EVENT_RETENTION_ROWS",
-        COUNT,
         1_000_000,
         "most events kept in the log; twice as many while some are unseen",
     )
-    trace_debug: bool = _setting("RINGRIFT_TRACE_DEBUG", BOOL, False, "log every span")
+    trace_debug: Bool = _setting("RINGRIFT_TRACE_DEBUG", False, "log every span")
 
-    auto_trigger_pipeline: bool = _setting(
-        "COORDINATOR_AUTO_TRIGGER_PIPELINE", BOOL, False, "start the next pipeline stage by itself"
+    auto_trigger_pipeline: Bool = _setting(
+        "COORDINATOR_AUTO_TRIGGER_PIPELINE", False, "start the next pipeline stage by itself"
     )
-    require_critical_imports: bool = _setting(
-        "RINGRIFT_REQUIRE_CRITICAL_IMPORTS", BOOL, False, "bootstrap fails if a coordinator does"
+    require_critical_imports: Bool = _setting(
+        "RINGRIFT_REQUIRE_CRITICAL_IMPORTS", False, "bootstrap fails if a coordinator does"
     )
-    skip_master_loop_check: bool = _setting(
-        "RINGRIFT_SKIP_MASTER_LOOP_CHECK", BOOL, False, "do not ask for a running master loop"
+    skip_master_loop_check: Bool = _setting(
+        "RINGRIFT_SKIP_MASTER_LOOP_CHECK", False, "do not ask for a running master loop"
     )
-    spawns_per_minute: int | None = _setting(
+    spawns_per_minute: Count | None = _setting(
         "RINGRIFT_SPAWNS_PER_MINUTE",
-        COUNT,
         None,
         "most tasks that start in a minute, half of it on one node; by default 60, or 12 for each core",
     )
-    job_grace_period: float = _setting(
-        "RINGRIFT_JOB_GRACE_PERIOD", SECONDS, 60.0, "time a job has to stop by itself"
+    job_grace_period: Seconds = _setting(
+        "RINGRIFT_JOB_GRACE_PERIOD", 60.0, "time a job has to stop by itself"
     )
-    job_lease: float = _setting(
-        "RINGRIFT_JOB_LEASE", LEASE, 30.0, "silence of a worker after which its jobs go to others"
+    job_lease: LeaseSeconds = _setting(
+        "RINGRIFT_JOB_LEASE", 30.0, "silence of a worker after which its jobs go to others"
     )
-    job_host_jobs: int = _setting(
+    job_host_jobs: CountOrZero = _setting(
         "RINGRIFT_JOB_HOST_JOBS",
-        COUNT_OR_ZERO,
         200,
         "jobs after which the process that a worker forks them from is renewed; 0: each job is started",
     )
-    control_lease: float = _setting(
-        "RINGRIFT_CONTROL_LEASE",
-        LEASE,
-        15.0,
-        "silence of a control process after which another may take over",
+    control_lease: LeaseSeconds = _setting(
+        "RINGRIFT_CONTROL_LEASE", 15.0, "silence of a control process after which another may take over"
     )
-    learning: Mapping[str, Any] | None = _setting(
-        "RINGRIFT_LEARNING", TABLE, None, "how configs are played, trained and judged"
+    learning: Table | None = _setting("RINGRIFT_LEARNING", None, "how configs are played, trained and judged")
+    intake_folders: Folders = _setting(
+        "RINGRIFT_INTAKE_FOLDERS", (), "folders that files named in events are taken from; none by default"
     )
-    intake_folders: tuple[Path, ...] = _setting(
-        "RINGRIFT_INTAKE_FOLDERS",
-        FOLDERS,
-        (),
-        "folders that files named in events are taken from; none by default",
+    prices: Prices | None = _setting("RINGRIFT_PRICES", None, "what an hour of a node costs, by name")
+    nodes: Table | None = _setting(
+        "RINGRIFT_NODES", None, "the machines that hold data, by name: how to reach each"
     )
-    prices: Mapping[str, float] | None = _setting(
-        "RINGRIFT_PRICES", PRICES, None, "what an hour of a node costs, by name"
+    sync: Table | None = _setting(
+        "RINGRIFT_SYNC", None, "when and to where data is brought from node to node"
     )
-    nodes: Mapping[str, Any] | None = _setting(
-        "RINGRIFT_NODES", TABLE, None, "the machines that hold data, by name: how to reach each"
-    )
-    sync: Mapping[str, Any] | None = _setting(
-        "RINGRIFT_SYNC", TABLE, None, "when and to where data is brought from node to node"
-    )
-    jobs: tuple[JobSettings, ...] = _setting(
-        "RINGRIFT_JOBS", JOBS, (), "commands and limits of jobs, by kind"
-    )
-    allow_pending_gate: bool = _setting(
+    jobs: Jobs = _setting("RINGRIFT_JOBS", (), "commands and limits of jobs, by kind")
+    allow_pending_gate: Bool = _setting(
         "RINGRIFT_ALLOW_PENDING_GATE",
-        BOOL,
         False,
         "train on games whose replay check is pending",
         refusal=SettingRefusal(rule="no game is learned from before it was replayed by the rules"),
     )
 
-    data_host: str = _setting(
-        "RINGRIFT_DATA_HOST", HOST, "127.0.0.1", "address of the data server; loopback unless you say so"
+    data_host: Host = _setting(
+        "RINGRIFT_DATA_HOST", "127.0.0.1", "address of the data server; loopback unless you say so"
     )
-    data_port: int = _setting("RINGRIFT_DATA_PORT", PORT, 8766, "port of the data server")
-    data_tls: bool = _setting("RINGRIFT_DATA_TLS", BOOL, False, "the data server takes TLS alone")
-    tls_certificate: Path | None = _setting(
-        "RINGRIFT_TLS_CERTIFICATE",
-        PATH,
-        None,
-        "certificate of page and data server; by default one of its own",
+    data_port: Port = _setting("RINGRIFT_DATA_PORT", 8766, "port of the data server")
+    data_tls: Bool = _setting("RINGRIFT_DATA_TLS", False, "the data server takes TLS alone")
+    tls_certificate: FilePath | None = _setting(
+        "RINGRIFT_TLS_CERTIFICATE", None, "certificate of page and data server; by default one of its own"
     )
-    tls_key: Path | None = _setting("RINGRIFT_TLS_KEY", PATH, None, "key of that certificate")
-    data_secret: Secret | None = _setting(
-        "RINGRIFT_DATA_SECRET", SECRET, None, "what nodes prove to know when they exchange files"
+    tls_key: FilePath | None = _setting("RINGRIFT_TLS_KEY", None, "key of that certificate")
+    data_secret: SecretText | None = _setting(
+        "RINGRIFT_DATA_SECRET", None, "what nodes prove to know when they exchange files"
     )
 
-    max_syncs_cluster: int = _setting(
-        "RINGRIFT_MAX_SYNCS_CLUSTER", COUNT, 8, "hosts that are synced at once, each under its lock"
+    max_syncs_cluster: Count = _setting(
+        "RINGRIFT_MAX_SYNCS_CLUSTER", 8, "hosts that are synced at once, each under its lock"
     )
-    p2p_startup_grace_period: float = _setting(
+    p2p_startup_grace_period: Seconds = _setting(
         "RINGRIFT_P2P_STARTUP_GRACE_PERIOD",
-        SECONDS,
         120.0,
         "time a new node has to report",
         refusal=SettingRefusal(needs="membership", granted=()),
     )
-    swim_enabled: bool = _setting(
-        "RINGRIFT_SWIM_ENABLED", BOOL, False, "SWIM membership", refusal=SettingRefusal(needs="membership")
+    swim_enabled: Bool = _setting(
+        "RINGRIFT_SWIM_ENABLED", False, "SWIM membership", refusal=SettingRefusal(needs="membership")
     )
-    raft_enabled: bool = _setting(
-        "RINGRIFT_RAFT_ENABLED", BOOL, False, "Raft consensus", refusal=SettingRefusal(needs="leadership")
+    raft_enabled: Bool = _setting(
+        "RINGRIFT_RAFT_ENABLED", False, "Raft consensus", refusal=SettingRefusal(needs="leadership")
     )
 
     @property
@@ -290,8 +263,9 @@ def load_settings(
     path, table = _read_config_file(env, config_file)
     values: dict[str, Any] = {}
     origins: list[Origin] = []
+    declared = declared_types(Settings)
     for item in fields(Settings):
-        value, source = _look_up(item.name, item.metadata, item.metadata["default"], env, table, path)
+        value, source = _look_up(item, declared[item.name], env, table, path)
         # The data folder is declared before all that lies in it, so it is known here.
         if value is None and item.name in _DERIVED:
             value, source = _DERIVED[item.name](values["data_dir"]), Source.DERIVED
@@ -307,9 +281,9 @@ def load_settings(
     return LoadedSettings(Settings(**values), tuple(origins), tuple(unknown))
 
 
-def get_settings() -> Settings:
-    """Return the settings of this process, read once."""
-    return process_scope().get(Settings, lambda: load_settings().settings)
+def read_settings() -> Settings:
+    """Read the settings alone. Those of a process lie in its scope, and are read once."""
+    return load_settings().settings
 
 
 def _check_tables(values: Mapping[str, Any]) -> None:
@@ -327,29 +301,22 @@ def _load(entry: str) -> Callable[..., Any]:
 
 
 def _look_up(
-    name: str,
-    metadata: Mapping[str, Any],
-    default: Any,
-    env: Mapping[str, str],
-    table: Mapping[str, Any],
-    path: Path | None,
+    item: Field[Any], declared: Any, env: Mapping[str, str], table: Mapping[str, Any], path: Path | None
 ) -> tuple[Any, Source]:
-    variable = metadata["variable"]
+    variable = item.metadata["variable"]
     # The environment wins over the file: it is how a service or a test overrides one value.
     if variable in env:
-        return _read(metadata, env[variable], variable), Source.ENVIRONMENT
-    if name in table:
-        return _read(metadata, table[name], f"{name} in {path}"), Source.FILE
-    return default, Source.DEFAULT
-
-
-def _read(metadata: Mapping[str, Any], given: Any, place: str) -> Any:
-    value = _parse(metadata["kind"], given, place)
-    refusal: SettingRefusal | None = metadata["refusal"]
+        given, place, source = env[variable], variable, Source.ENVIRONMENT
+    elif item.name in table:
+        given, place, source = table[item.name], f"{item.name} in {path}", Source.FILE
+    else:
+        return item.metadata["default"], Source.DEFAULT
+    value = read_as(declared, given, place)
+    refusal: SettingRefusal | None = item.metadata["refusal"]
     if refusal is not None and value not in refusal.granted:
         leave = " or ".join([*(str(each).lower() for each in refusal.granted), "left out"])
         raise ConfigError(f"{place} is {given!r}; it must be {leave}: {refusal.reason}")
-    return value
+    return value, source
 
 
 def _refuse_families(variables: Sequence[str]) -> None:
@@ -362,19 +329,6 @@ def _refuse_families(variables: Sequence[str]) -> None:
 def _about(metadata: Mapping[str, Any]) -> str:
     refusal: SettingRefusal | None = metadata["refusal"]
     return metadata["about"] if refusal is None else f"{metadata['about']}; refused: {refusal.reason}"
-
-
-def _parse(kind: ValueKind, value: Any, place: str) -> Any:
-    try:
-        return kind.parse(value)
-    except ConfigError as error:  # of one entry of a table
-        raise ConfigError(f"{place}: {error}") from None
-    except (ValueError, TypeError, KeyError, OverflowError):
-        if kind.is_secret:  # the wrong value may be the secret with a slip in it
-            raise ConfigError(f"{place} must be {kind.allowed}") from None
-        shown = repr(value)
-        shown = shown if len(shown) <= SHOWN_MAX else f"{shown[:SHOWN_MAX]}…"
-        raise ConfigError(f"{place} is {shown}; it must be {kind.allowed}") from None
 
 
 def _read_config_file(

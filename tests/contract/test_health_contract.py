@@ -18,6 +18,7 @@ from ringrift.coordination.coordination_bootstrap import (
     get_initialiser,
     shutdown_coordination,
 )
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.coordinator_dependencies import COORDINATOR_REGISTRY, InitPattern
 from ringrift.coordination.coordinator_persistence import SnapshotStore, get_snapshot_coordinator
 from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager
@@ -32,7 +33,6 @@ from ringrift.daemons.running import takes_keyword
 from ringrift.daemons.types import DaemonType
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 from ringrift.work.backpressure import QueueType
 

@@ -147,6 +147,8 @@ INTRODUCTION = """# Import paths of the documents
 
 The documents name modules such as `app.coordination.event_router`. All of these paths work: `import app`
 installs one import hook, which looks each name up in its home in `ringrift` when it is first used.
+`app.coordination.X` is `ringrift.coordination.X`; the exceptions are in `src/app/_table.py`: paths that are
+another name, and what a path gives beside its file.
 
 - A module, or a name, of a capability that is not built yet raises an `ImportError` (`PlannedModule`, also a
   `ringrift.errors.NotBuilt`) that names the capability and what it comes with.
@@ -155,8 +157,8 @@ installs one import hook, which looks each name up in its home in `ringrift` whe
 - A path gives what its homes list in `__all__`, and nothing that they merely import;
   `tests/data/app_names.json` pins all of it.
 
-New code imports from `ringrift`. This page is written from the table in `src/app/_table.py` by
-`python tests/contract/test_seed_modules.py`; a test holds the two together.
+New code imports from `ringrift`. This page is written by `python tests/contract/test_seed_modules.py`;
+a test holds the two together.
 """
 
 

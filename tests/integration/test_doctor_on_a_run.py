@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from ringrift.cli.main import app
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.engine.opening import close_engine, get_engine
 from ringrift.learning.doctor.findings import read_diagnoses
 from ringrift.learning.facts.facts import JobEnded, JobIssued
 from ringrift.learning.facts.ledger import Ledger, remember_config
 from ringrift.learning.plan.rules import LearningRules, rules_note
-from ringrift.settings import get_settings
 from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
 CONFIG = "connect_four_2p"

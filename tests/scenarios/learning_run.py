@@ -13,6 +13,7 @@ from test_stage_daemons import CONFIG, FOLLOWER, RunWithDaemons, needed
 
 from ringrift.coordination.backpressure import WorkQueueMonitorDaemon
 from ringrift.coordination.coordination_bootstrap import shutdown_all_coordinators, start_coordination
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.daemons.types import DaemonType
 from ringrift.learning.announcements import RouterAnnouncer
@@ -20,7 +21,6 @@ from ringrift.learning.facts.results import participant
 from ringrift.learning.loop import StatusWriter
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
-from ringrift.settings import get_settings
 from ringrift.testing.simulation import simulate
 from ringrift.work.job.protocol import JobArtifact
 

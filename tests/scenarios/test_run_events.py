@@ -8,6 +8,7 @@ from machine import Listeners, listen
 from recording import scenario
 
 from ringrift.control.process import run_control_process
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
@@ -21,7 +22,6 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import STATUS_KEY
 from ringrift.learning.control_lease import TOKEN_KEY, ControlLease
 from ringrift.runtime import SystemRuntime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.testing.sample_run import idle_config, idle_run
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.work.worker.records import WorkerRecord, worker_key
@@ -45,7 +45,8 @@ async def test_a_control_process_takes_control_and_loses_it_to_another(recording
     assert get_sync_router().reports.leader == system_runtime().hostname
     engine = await open_engine(get_settings(), SystemRuntime())
     await engine.kv.put(
-        TOKEN_KEY, msgspec.json.encode(ControlLease(engine, SystemRuntime(), MasterLoopGuard()).me)
+        TOKEN_KEY,
+        msgspec.json.encode(ControlLease(engine, SystemRuntime(), MasterLoopGuard(), get_settings()).me),
     )
     await get_daemon_manager().reactions.leads()  # whatever makes it look
     with pytest.raises(ControlLost, match="took over"):

@@ -9,10 +9,10 @@ from learning_run import CONFIG, LearningRun
 from recording import scenario
 from worker_world import end_well, say
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.optimization_coordinator import get_optimization_coordinator
 from ringrift.engine.ports import Claimant
-from ringrift.settings import get_settings
 from ringrift.testing.simulation import simulate
 from ringrift.work.job.folder import JobFolders
 from ringrift.work.tasks import DurationStore

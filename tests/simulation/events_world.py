@@ -181,7 +181,7 @@ class Process:
         await self.engine.close()
         self.letters.dead = True
         crossing, dispatcher = self.router._crossing, self.router._dispatcher
-        book, crossing._book = crossing._book, None
+        book, crossing._cursor_store = crossing._cursor_store, None
         self.dlq._store.release = lambda letter_id: None  # a retry under way keeps its claim
         doomed = [
             *self.tasks,
@@ -292,7 +292,7 @@ class World:
         for process in self.processes.values():
             crossing = process.router._crossing
             for item in process.router._table:
-                cursor = crossing._book and crossing._book.cursor(item)
+                cursor = crossing._cursor_store and crossing._cursor_store.cursor(item)
                 outstanding = sorted(cursor.outstanding) if cursor else []
                 state = (len(item.mailbox), item.running, outstanding)
                 if state != (0, False, []):

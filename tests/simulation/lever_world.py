@@ -8,6 +8,7 @@ from importlib import import_module
 
 from guards_world import World, nodes
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.run_coordinator import get_loop_waker
@@ -18,7 +19,6 @@ from ringrift.engine.opening import shared_engine
 from ringrift.learning.plan.stages import StageMembers
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
-from ringrift.settings import get_settings
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 
 HOUR_S = 3_600.0

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from lever_world import HOUR_S, Levers
 
 from data_cluster import running_node
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.daemons.types import DaemonManagerConfig
 from ringrift.data.backup.service import ArchiveBackup
@@ -16,7 +17,6 @@ from ringrift.data.plane import DataPlane
 from ringrift.engine.opening import SharedEngine, shared_engine
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
-from ringrift.settings import get_settings
 
 HURRY = 3_600.0
 

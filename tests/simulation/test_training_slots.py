@@ -136,7 +136,7 @@ def test_the_slot_of_one_who_died_runs_out_and_the_loop_goes_on():
         await world.runtime.sleep(900.0)
         job = await world.slots_of_mine.request(CONFIG, wait_s=120.0)
         await world.runtime.sleep(20.0)
-        await world.slots_of_mine._held[job.job_id].keepers.stop(1.0)
+        await world.slots_of_mine._held[job.job_id].renewals.stop(1.0)
         died_s = world.runtime.now_s()
         await world.runtime.sleep(400.0)
         assert [told["job_id"] for told in world.failed] == [job.job_id]

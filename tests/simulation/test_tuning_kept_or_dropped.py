@@ -9,7 +9,7 @@ from learning_world import World
 from ringrift.learning.facts.facts import JobIssued, Noted
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.replay import replay
-from ringrift.learning.tuning import OptimizationRun, OptimizationType, told_of_finding, trials
+from ringrift.learning.tuning import OptimizationRun, OptimizationType, report_of_finding, trials
 from ringrift.testing.simulation import simulate
 
 CONFIG, C_SCALE, FOUND = "hex8_2p", 0.1, 0.4
@@ -37,7 +37,7 @@ class SearchedWorld(World):
         while self.controller.state(CONFIG).champion is None:
             await self.runtime.sleep(10.0)
         state = self.controller.state(CONFIG)
-        text, details = told_of_finding(state, RUN, "small")
+        text, details = report_of_finding(state, RUN, "small")
         await self.controller.write(
             CONFIG, Noted(at_s=state.last_s, topic="tuned", text=text, details=details)
         )

@@ -8,15 +8,14 @@ import msgspec
 from lever_world import lived
 
 from ringrift.coordination.contracts import register_coordinator
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.system_health_monitor import wire_health_events
 from ringrift.daemons.types import DaemonManagerConfig, DaemonState, DaemonType
-from ringrift.health.run_status import STATUS_KEY
-from ringrift.settings import get_settings
+from ringrift.health.run_status import STATUS_KEY, read_address
 from ringrift.status import HealthCheckResult
 from ringrift.testing.sample_run import idle_config, idle_run
-from ringrift.web.address import read_address
 
 CONFIG = "hex8_2p"
 

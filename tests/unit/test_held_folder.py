@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.curriculum_integration import export_curriculum_weights
 from ringrift.coordination.master_loop_guard import MasterLoopGuard, read_master_loop
 from ringrift.coordination.safeguards import EmergencyStop
@@ -31,11 +32,10 @@ from ringrift.files import (
     secret_in,
     write_file,
 )
+from ringrift.health.run_status import Address, write_address
 from ringrift.learning.facts.high_water import mark_path, read_mark
 from ringrift.learning.facts.store_check import MarkWriter
 from ringrift.runtime import SystemRuntime
-from ringrift.settings import get_settings
-from ringrift.web.address import Address, write_address
 from ringrift.work.job.folder import JobFolders, JobRecord
 from ringrift.work.limits import EmergencyPlaces
 from ringrift.work.worker.main import WRONG_INPUT

@@ -13,10 +13,9 @@ from typing import Any
 import click
 import msgspec
 
+from ringrift.coordination.coordinator_config import get_settings, reset_settings
 from ringrift.errors import ConfigError, ControlLost, RingRiftError, StorageFull
-from ringrift.process import process_scope
 from ringrift.redaction import without_secrets
-from ringrift.settings import Settings, get_settings
 
 # Options that several commands have, and the data folder that `--data` names.
 
@@ -29,7 +28,7 @@ def use_data_folder(data: Path | None) -> None:
     if data is not None:
         # By the environment, because jobs and workers that this process starts must find the same folder.
         os.environ["RINGRIFT_DATA_DIR"] = str(data)
-        process_scope().drop(Settings)  # they may have been read before the option was
+        reset_settings()  # they may have been read before the option was
 
 
 def has_run() -> bool:

@@ -27,6 +27,7 @@ from ringrift.cli.format import (
     print_table,
     stage_title,
 )
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import MasterLoop, read_master_loop
 from ringrift.coordination.safeguards import get_emergency_stop
 from ringrift.decoding import decode_as
@@ -34,14 +35,13 @@ from ringrift.engine.lock_files import OWN_PROGRAM
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.engine.work_rules import TASKS_WORK
 from ringrift.errors import ConfigError, Unavailable
+from ringrift.health.run_status import Address, read_address
 from ringrift.learning.requests import ALL, Pauses, ReadPauses
 from ringrift.process_identity import user_name
 from ringrift.redaction import loaded_secret
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.tls import own_files
 from ringrift.web.access import CODE_S, TOKEN_FILE
-from ringrift.web.address import Address, read_address
 from ringrift.work.limits import Pause
 from ringrift.work.worker.records import WorkerRecord, live_workers, own_capability
 
@@ -175,8 +175,8 @@ def stop(timeout: str, as_json: bool) -> None:
             _tell({"stopped": False, "pid": None}, as_json, f"nothing runs in {where}")
             return
         took_s = asyncio.run(_end(loop, limit_s=limit_s, quiet=as_json, runtime=system_runtime()))
-    told = f"process {loop.pid} stopped after {duration(took_s)}; `ringrift run` goes on where it was"
-    _tell({"stopped": True, "pid": loop.pid, "took_s": took_s}, as_json, told)
+    text = f"process {loop.pid} stopped after {duration(took_s)}; `ringrift run` goes on where it was"
+    _tell({"stopped": True, "pid": loop.pid, "took_s": took_s}, as_json, text)
 
 
 async def _pause(engine: Engine, config: str | None, reason: str) -> dict[str, Any]:
@@ -215,7 +215,7 @@ async def _end(loop: MasterLoop, *, limit_s: float, quiet: bool, runtime: Runtim
         return 0.0
     except PermissionError:
         raise ConfigError(f"process {loop.pid} belongs to another user; only they can stop it") from None
-    began_s = told_s = runtime.monotonic_s()
+    began_s = reported_s = runtime.monotonic_s()
     while loop.is_alive:
         now_s = runtime.monotonic_s()
         if now_s - began_s > limit_s:
@@ -223,8 +223,8 @@ async def _end(loop: MasterLoop, *, limit_s: float, quiet: bool, runtime: Runtim
                 f"process {loop.pid} was asked to stop and has not after {duration(limit_s)}",
                 retry_after_s=10,
             )
-        if now_s - told_s >= TELL_EVERY_S and not quiet:
-            told_s = now_s
+        if now_s - reported_s >= TELL_EVERY_S and not quiet:
+            reported_s = now_s
             console().print(f"process {loop.pid} ends its jobs, for {duration(now_s - began_s)} now…")
         await runtime.sleep(LOOK_EVERY_S)
     return runtime.monotonic_s() - began_s

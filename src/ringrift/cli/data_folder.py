@@ -9,7 +9,8 @@ from difflib import get_close_matches
 from typing import TypeVar
 
 from ringrift.cli.command import has_run
-from ringrift.engine.lock_files import is_master_loop_running
+from ringrift.coordination.coordinator_config import get_settings
+from ringrift.coordination.master_loop_guard import is_master_loop_running
 from ringrift.engine.opening import allow_new_database, close_engine, get_engine
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError, Unavailable
@@ -18,7 +19,6 @@ from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.ledger import known_configs as configs_with_facts
 from ringrift.learning.facts.store_check import mark_outside_a_run
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 
 T = TypeVar("T")
 

@@ -24,8 +24,10 @@ from ringrift.cli.format import (
     stage_title,
 )
 from ringrift.cli.main import load
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.engine.lock_files import MasterLoop
 from ringrift.health.run_status import (
+    Address,
     ConfigStatus,
     CostRow,
     Curve,
@@ -34,8 +36,6 @@ from ringrift.health.run_status import (
     StageProgress,
     cost_rows,
 )
-from ringrift.settings import get_settings
-from ringrift.web.address import Address
 
 PROFILE_LEARNS = "ringrift.daemons.registry:profile_learns"  # slow to load, and rarely asked
 
@@ -50,10 +50,10 @@ def draw_cost(status: RunStatus, *, width: int) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2 if width >= COSTS_WIDE else 1))
     table.add_column("cost", no_wrap=True)
     table.add_column("", no_wrap=True)
-    told = {key: cost_rows(config.cost) for key, config in status.configs.items()}
-    for row in next(iter(told.values()), ()):
+    costs = {key: cost_rows(config.cost) for key, config in status.configs.items()}
+    for row in next(iter(costs.values()), ()):
         table.add_column(row.what, justify="right", no_wrap=True)
-    for key, rows in told.items():
+    for key, rows in costs.items():
         for number, (unit, cells) in enumerate(_cells(rows)):
             table.add_row("" if number else key, unit, *cells)
     return table
@@ -132,8 +132,8 @@ def _trace(curve: Sequence[Curve], across: int, row: Callable[[Curve], int]) -> 
 
 
 def _line(at: int, columns: int, line: Dots, band: Dots, label: float | None) -> Text:
-    told = "" if label is None else f"{label:.0f}"
-    text = Text.assemble((f"{told:>{LABEL_CHARS}} ", LABEL_STYLE))
+    written = "" if label is None else f"{label:.0f}"
+    text = Text.assemble((f"{written:>{LABEL_CHARS}} ", LABEL_STYLE))
     for column in range(columns):
         on_line, on_band = _character(line, column, at), _character(band, column, at)
         # Where both meet only the line is drawn; more dots would hide it.
@@ -197,14 +197,14 @@ def draw_run(status: RunStatus, *, now_s: float, width: int, height: int | None 
 
 def _findings(status: RunStatus, limit: int) -> list[RenderableType]:
     """The gravest first."""
-    told = [each for each in status.findings if each.get("level") != "fine"]
-    told.sort(key=lambda each: _GRAVITY.get(str(each.get("level")), 0), reverse=True)
+    findings = [each for each in status.findings if each.get("level") != "fine"]
+    findings.sort(key=lambda each: _GRAVITY.get(str(each.get("level")), 0), reverse=True)
     lines: list[RenderableType] = [
         Text(f"doctor: {each.get('text', '')}", style=_STYLES.get(str(each.get("level")), ""))
-        for each in told[:limit]
+        for each in findings[:limit]
     ]
-    if len(told) > limit:
-        lines.append(Text(f"and {len(told) - limit} more: `ringrift doctor --quick`", style="dim"))
+    if len(findings) > limit:
+        lines.append(Text(f"and {len(findings) - limit} more: `ringrift doctor --quick`", style="dim"))
     return lines
 
 
@@ -212,8 +212,8 @@ def _starting(status: RunStatus) -> list[RenderableType]:
     starting = status.starting
     if starting is None:
         return []
-    told = f"starting jobs took {starting.share:.1%} of the workers' time; the last ones"
-    return [Text(f"{told} played or learned after {starting.median_s:.1f} s (median)")]
+    text = f"starting jobs took {starting.share:.1%} of the workers' time; the last ones"
+    return [Text(f"{text} played or learned after {starting.median_s:.1f} s (median)")]
 
 
 def head_line(status: RunStatus, *, now_s: float) -> Text:
@@ -275,10 +275,10 @@ def loss_text(losses: Sequence[LossPoint]) -> str:
 
 def _pauses(status: RunStatus, now_s: float) -> list[RenderableType]:
     """Who paused what, and why; the pause of the whole run is told once."""
-    told = {"the run": status.paused} if status.paused else {k: c.paused for k, c in status.configs.items()}
+    paused = {"the run": status.paused} if status.paused else {k: c.paused for k, c in status.configs.items()}
     return [
         Text(f"{name} is paused by {_by(pause, now_s)}", style=_STYLES["paused"])
-        for name, pause in told.items()
+        for name, pause in paused.items()
         if pause
     ]
 
@@ -413,7 +413,7 @@ FRESH_S = 15.0  # the control process tells its status every second
 
 
 def show(
-    told: RunStatus | None,
+    status: RunStatus | None,
     loop: MasterLoop | None,
     address: Address | None,
     *,
@@ -422,12 +422,12 @@ def show(
 ) -> None:
     """*waiting* has the facts by config of a run that has told nothing yet."""
     terminal = Console(highlight=False)
-    if told is None and loop is None and waiting:
+    if status is None and loop is None and waiting:
         terminal.print(_not_started(waiting))
         return
-    terminal.print(summary(told, loop, address, now_s=now_s))
-    if told is not None:
-        terminal.print(draw_run(told, now_s=now_s, width=terminal.width))
+    terminal.print(summary(status, loop, address, now_s=now_s))
+    if status is not None:
+        terminal.print(draw_run(status, now_s=now_s, width=terminal.width))
 
 
 def _not_started(waiting: Mapping[str, int]) -> Text:
@@ -441,27 +441,27 @@ def _not_started(waiting: Mapping[str, int]) -> Text:
 
 
 def summary(
-    told: RunStatus | None, loop: MasterLoop | None, address: Address | None, *, now_s: float
+    status: RunStatus | None, loop: MasterLoop | None, address: Address | None, *, now_s: float
 ) -> Text:
     """Whether it runs, and how old what follows is."""
     folder = get_settings().data_dir
     if loop is None:
         text = Text("not running", style="bold yellow")
-        if told is None:
+        if status is None:
             return text.append(
                 f": no run was ever told of in {folder}; `ringrift run` starts one", style="default"
             )
-        text.append(f": last seen {duration(now_s - told.at_s)} ago in {folder}", style="default")
+        text.append(f": last seen {duration(now_s - status.at_s)} ago in {folder}", style="default")
         return text.append("; `ringrift run` goes on where it was\n", style="default")
     # A profile without the loop tells nothing, ever: "starting" would be said of it for days.
-    if (told is None or now_s - told.at_s > FRESH_S) and not load(PROFILE_LEARNS)(loop.profile):
+    if (status is None or now_s - status.at_s > FRESH_S) and not load(PROFILE_LEARNS)(loop.profile):
         text = Text(f"running: process {loop.pid} with the profile {loop.profile}, which does not learn")
-        old = "" if told is None else f"; what follows is {duration(now_s - told.at_s)} old"
+        old = "" if status is None else f"; what follows is {duration(now_s - status.at_s)} old"
         return text.append(f"{old}\n")
-    if told is None:
+    if status is None:
         return Text(f"starting: process {loop.pid} runs and has told nothing yet")
-    text = head_line(told, now_s=now_s)
+    text = head_line(status, now_s=now_s)
     text.append(f"   process {loop.pid}" + (f"   page {address.url}" if address else ""), style="dim")
-    if (age_s := now_s - told.at_s) > FRESH_S:
+    if (age_s := now_s - status.at_s) > FRESH_S:
         text.append(f"\nthe control process has told nothing for {duration(age_s)}", style="bold red")
     return text.append("\n")

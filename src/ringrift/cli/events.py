@@ -15,6 +15,7 @@ import msgspec
 from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors, print_json
 from ringrift.cli.data_folder import ask_engine, opened_engine
 from ringrift.cli.format import NOTHING, console, duration, print_table
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.dead_letter_queue import DeadLetterQueue, FailedEvent
 from ringrift.coordination.wiring_audit import audit_wiring
 from ringrift.engine.ports import EventLog, LogRecord
@@ -24,7 +25,6 @@ from ringrift.events.catalog.names import delivered_as, is_canonical
 from ringrift.events.catalog.table import ALIASES, CATALOG, EventSpec
 from ringrift.events.event import decode_body
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 
 # `ringrift events dlq`: dead letters, seen and settled by a person.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ringrift.setting_kinds import is_plain_text
+from ringrift.foreign_files.documents import is_plain_text
 
 # Loading what a command needs only when it is called, so that a quick one stays quick.
 

@@ -12,7 +12,9 @@ from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors,
 from ringrift.cli.control import running_status
 from ringrift.cli.data_folder import ask_engine, change_engine
 from ringrift.cli.format import clock, console, count, duration, print_table
-from ringrift.cli.learning.recall import read_states, require_worker, tell_taken_in, through_the_writer
+from ringrift.cli.learning.recall import make_facts, read_states, require_worker, tell_taken_in
+from ringrift.coordination.coordinator_config import get_settings
+from ringrift.coordination.master_loop_guard import is_master_loop_running, read_master_loop
 from ringrift.daemons.registry import PROFILES, DaemonSpec, product_registry, profile_types
 from ringrift.daemons.requests import (
     ANSWER_S_MAX,
@@ -23,19 +25,16 @@ from ringrift.daemons.requests import (
     what_it_means,
 )
 from ringrift.daemons.types import DaemonType
-from ringrift.engine.lock_files import is_master_loop_running, read_master_loop
-from ringrift.engine.ports import Engine, KeyValue
+from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
 from ringrift.health.run_status import WorkerStatus
 from ringrift.learning.facts.facts import WorkerResumed, WorkerSetAside
-from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.plan.trust import BY_PERSON
 from ringrift.learning.requests import Request, StandingRequests, changes_standing
 from ringrift.learning.status_view import worker_statistics
 from ringrift.process_identity import user_name
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 from ringrift.work.worker.records import live_workers
 
 # `ringrift daemons`: every daemon type, whether it can run here and how it is; stopping and starting one.
@@ -131,7 +130,7 @@ def _ask_for(want: DaemonVerb, name: str, reason: str, *, as_json: bool) -> None
     if as_json:
         print_json({**msgspec.to_builtins(done), "running": runs, "means": means})
     else:
-        console().print(_told(done, runs=runs), markup=False)
+        console().print(_outcome(done, runs=runs), markup=False)
         if means:
             console().print(
                 f"Without it: {means}. `ringrift daemons start {daemon}` ends this.", markup=False
@@ -153,7 +152,7 @@ _DEEDS = {DaemonVerb.STOP: "is stopped", DaemonVerb.START: "is started", DaemonV
 _NEXT = {DaemonVerb.STOP: "stays stopped", DaemonVerb.START: "starts", DaemonVerb.RESTART: "starts"}
 
 
-def _told(done: DaemonRequest, *, runs: bool) -> str:
+def _outcome(done: DaemonRequest, *, runs: bool) -> str:
     if not runs:
         return f"nothing runs here: {done.daemon} {_NEXT[done.want]} from the next `ringrift run` on"
     if done.done_s is None:
@@ -274,13 +273,13 @@ def print_workers(found: tuple[WorkerStatus, ...]) -> None:
 
 
 def _worker_row(each: WorkerStatus) -> tuple[str, ...]:
-    told = []
+    parts = []
     if (aside := each.set_aside) is not None:
-        told.append(f"set aside until {clock(aside['until_s'], with_date=True)}: {aside['reason']}")
+        parts.append(f"set aside until {clock(aside['until_s'], with_date=True)}: {aside['reason']}")
     if each.games_of_user_program:
-        told.append(f"{count(each.games_of_user_program)} games of a program of your own: never compared")
+        parts.append(f"{count(each.games_of_user_program)} games of a program of your own: never compared")
     numbers = (each.jobs, each.games, each.rows, each.refused, each.compared, each.faults, each.disputed)
-    return (each.name, each.node or "-", *map(count, numbers), "; ".join(told))
+    return (each.name, each.node or "-", *map(count, numbers), "; ".join(parts))
 
 
 async def _statistics(engine: Engine) -> tuple[WorkerStatus, ...]:
@@ -290,32 +289,20 @@ async def _statistics(engine: Engine) -> tuple[WorkerStatus, ...]:
 
 async def _make_fact(engine: Engine, asked: Request) -> bool:
     """Ask for it in every config; return whether it is a fact now."""
-    runtime, requests = system_runtime(), StandingRequests(engine.kv)
-    states = await read_states(engine.kv, None)
+    runtime, states = system_runtime(), await read_states(engine.kv, None)
     # A misspelt name would be kept as a fact for ever.
     await require_worker(engine.kv, states, asked.worker)
     if not any(changes_standing(state, asked, runtime.now_s()) for state in states):
         is_aside = isinstance(asked, WorkerSetAside)
         raise ConfigError(f"{asked.worker} is {'set aside already' if is_aside else 'not set aside'}")
-
-    async def take_in(kv: KeyValue, ledger: Ledger) -> None:
-        waiting, config = StandingRequests(kv), ledger.state.config
-        for each in await waiting.waiting(config):
-            if changes_standing(ledger.state, each, runtime.now_s()):
-                await ledger.append(msgspec.structs.replace(each, at_s=runtime.now_s()))
-            # After the fact is written: a crash between the two repeats a request, which then changes
-            # nothing.
-            await waiting.remove(config, each)
-
-    configs = [state.config for state in states]
-    for config in configs:
-        await requests.add(config, asked)
-    return await through_the_writer(
+    return await make_facts(
         engine,
-        configs,
+        [state.config for state in states],
         runtime,
-        take_in=take_in,
-        is_waiting=lambda config: requests.is_waiting(config, asked.worker),
+        asked,
+        requests=StandingRequests,
+        name=asked.worker,
+        is_new=lambda state, each: changes_standing(state, each, runtime.now_s()),
     )
 
 

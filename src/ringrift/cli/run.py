@@ -36,6 +36,7 @@ from ringrift.control.run_options import (
     parse_configs,
     parse_workers,
 )
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.event_router import get_router
 from ringrift.daemons.registry import PROFILES
@@ -43,13 +44,11 @@ from ringrift.daemons.types import DaemonState
 from ringrift.engine.opening import close_data_folder, get_engine
 from ringrift.errors import ConfigError, RingRiftError, StorageFull
 from ringrift.files import full_disk, open_private, private_umask, remove_file
-from ringrift.health.run_status import RunStatus
+from ringrift.health.run_status import RunStatus, read_address
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
-from ringrift.web.address import read_address
 from ringrift.web.snapshot import RunReader
 
-# What `ringrift run` shows: a live picture at a terminal, log lines elsewhere.
+# What `ringrift run` shows: a live view at a terminal, log lines elsewhere.
 
 
 log = structlog.get_logger()
@@ -78,7 +77,7 @@ class View(Protocol):
 
     def starting(self) -> None: ...
 
-    def started(self, news: Started, link: str | None) -> None:
+    def started(self, begun: Started, link: str | None) -> None:
         """The *link* brings the page its key, once: for a person's eyes, never for a log."""
         ...
 
@@ -97,26 +96,26 @@ class PlainView:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._summary_due_s = runtime.monotonic_s() + SUMMARY_EVERY_S
-        self._told_s = runtime.now_s()
+        self._shown_s = runtime.now_s()
         self._began_s = runtime.monotonic_s()
 
     def starting(self) -> None:
         log.info("run.starting")
 
-    def started(self, news: Started, link: str | None) -> None:  # noqa: ARG002 - logs are read by others
+    def started(self, begun: Started, link: str | None) -> None:  # noqa: ARG002 - logs are read by others
         address = read_address(get_settings().coordination_dir)
         log.info(
             "run.started",
-            running=[daemon.value for daemon in news.running],
-            not_running=len(news.left_out),
+            running=[daemon.value for daemon in begun.running],
+            not_running=len(begun.left_out),
             page=None if address is None else address.url,
             **_choice_fields(),
         )
 
     def refresh(self, manager: DaemonManager, status: RunStatus | None) -> None:
         for decision in reversed(status.decisions if status is not None else ()):
-            if decision.at_s > self._told_s:
-                self._told_s = decision.at_s
+            if decision.at_s > self._shown_s:
+                self._shown_s = decision.at_s
                 what, why = decision.what, decision.reason
                 log.info("run.decided", config=decision.config, what=what, reason=why)
         if self._runtime.monotonic_s() < self._summary_due_s:
@@ -158,9 +157,9 @@ class LiveView:
     def starting(self) -> None:
         self._screen.update(Text("starting…", style="dim"), refresh=True)
 
-    def started(self, news: Started, link: str | None) -> None:
-        status = news.manager.get_status()
-        self._not_built = sum(bool(status[daemon].unavailable_reason) for daemon in news.left_out)
+    def started(self, begun: Started, link: str | None) -> None:
+        status = begun.manager.get_status()
+        self._not_built = sum(bool(status[daemon].unavailable_reason) for daemon in begun.left_out)
         self._screen.console.print("\n".join(_choice_lines()))
         if link is not None:
             self._screen.console.print(f"{LINK_TEXT}\n{link}", markup=False, highlight=False, soft_wrap=True)
@@ -184,7 +183,7 @@ class LiveView:
         )
 
     def stopping(self) -> None:
-        """The last picture stays on the screen when all is over."""
+        """The last view stays on the screen when all is over."""
         self._screen.update(Group(self._last, Text("stopping…", style="dim")), refresh=True)
 
     def stopped(self) -> None:
@@ -353,16 +352,16 @@ async def _show(
     view: View, started: asyncio.Future[Started], stop: asyncio.Event, runtime: Runtime, *, open_page: bool
 ) -> None:
     view.starting()
-    news = await started
+    begun = await started
     # In a thread, because asking over HTTP blocks.
     link = await asyncio.to_thread(_link)
-    view.started(news, link)
+    view.started(begun, link)
     if link is not None and open_page:
         await asyncio.to_thread(_open_page, link)
     reader, kv, next_s = RunReader(), (await get_engine()).kv, 0.0
     while not stop.is_set():
         if runtime.monotonic_s() >= next_s:
-            view.refresh(news.manager, await reader.read(kv))
+            view.refresh(begun.manager, await reader.read(kv))
             next_s = runtime.monotonic_s() + view.every_s
         await runtime.sleep(STOP_LOOK_S)
     view.stopping()

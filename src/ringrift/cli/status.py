@@ -16,14 +16,13 @@ import msgspec
 from ringrift import clock
 from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors, print_json
 from ringrift.cli.main import load
-from ringrift.engine.lock_files import MasterLoop, read_master_loop
+from ringrift.coordination.coordinator_config import get_settings
+from ringrift.engine.lock_files import PID_FILE, MasterLoop, read_pid_file
 from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.direct_reads import read_committed, read_committed_keys, read_committed_revision
 from ringrift.errors import Corrupt
-from ringrift.health.run_status import STATUS_KEY, RunStatus, decode_run_status
+from ringrift.health.run_status import STATUS_KEY, Address, RunStatus, decode_run_status, read_address
 from ringrift.learning.facts.high_water import MARKED_KEY, check_not_lost, read_mark
-from ringrift.settings import get_settings
-from ringrift.web.address import Address, read_address
 
 DRAWING = "ringrift.cli.drawing:show"
 CONFIGS, FACTS_OF = "ringrift.learning.facts.ledger:CONFIGS", "ringrift.learning.facts.ledger:prefix_of"
@@ -46,16 +45,16 @@ def status(as_json: bool) -> None:
             waiting = not_started(config) if value is None else {}
         else:
             check_not_lost(settings)
-        told = None if value is None else decode_run_status(value)
-        loop = read_master_loop()
+        run = None if value is None else decode_run_status(value)
+        loop = read_pid_file(settings.coordination_dir / PID_FILE)
         # its file outlives a process that was killed
         loop = loop if loop is not None and loop.is_alive else None
         address = read_address(settings.coordination_dir)
     if as_json:
         more = ({"damage": damage} if damage else {}) | ({"not_started": waiting} if waiting else {})
-        print_json(document(told, loop, address, now_s=now_s) | more)
+        print_json(document(run, loop, address, now_s=now_s) | more)
     else:
-        load(DRAWING)(told, loop, address, now_s=now_s, waiting=waiting)
+        load(DRAWING)(run, loop, address, now_s=now_s, waiting=waiting)
     if damage:
         click.secho(f"ringrift: {damage}", err=True, fg="red")
 
@@ -79,10 +78,10 @@ def damage_seen(data_dir: Path, *, revision: int) -> str:
 
 
 def document(
-    told: RunStatus | None, loop: MasterLoop | None, address: Address | None, *, now_s: float
+    status: RunStatus | None, loop: MasterLoop | None, address: Address | None, *, now_s: float
 ) -> dict[str, Any]:
     """What programs get: the status, and whether it is of now."""
-    fields: dict[str, Any] = {"configs": {}} if told is None else msgspec.to_builtins(told)
+    fields: dict[str, Any] = {"configs": {}} if status is None else msgspec.to_builtins(status)
     if loop is None:
         fields["state"] = "stopped"  # a process that was killed could not say so
     return {
@@ -90,6 +89,6 @@ def document(
         "pid": None if loop is None else loop.pid,
         "page": None if address is None else address.url,
         # a clock that was set back gives no age below 0
-        "age_s": None if told is None else max(0.0, now_s - told.at_s),
+        "age_s": None if status is None else max(0.0, now_s - status.at_s),
         **fields,
     }

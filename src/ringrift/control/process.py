@@ -24,6 +24,7 @@ from ringrift.coordination.coordination_bootstrap import (
     shutdown_all_coordinators,
     start_coordination,
 )
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.daemon_manager import DaemonManager, get_daemon_manager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
@@ -58,7 +59,7 @@ from ringrift.learning.plan.stages import HealthHold
 from ringrift.learning.situation import RunningLoop, Situations
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_of, result_before, system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 from ringrift.status import HealthCheckResult, as_result
 from ringrift.task_owner import TaskOwner
 from ringrift.work.worker.local import LocalWorker, local_workers
@@ -327,19 +328,19 @@ async def _take_control(
     guard = MasterLoopGuard(profile=profile)
     stack.callback(guard.release)
     # Before the engine is opened: opening makes a database, also where there is somebody else's run.
-    check_folder_is_free(guard, to_begin_anew=begin_anew)
+    check_folder_is_free(guard, settings, to_begin_anew=begin_anew)
     if begin_anew:
         await asyncio.to_thread(set_run_aside, settings, runtime.now_s())
     await asyncio.to_thread(check_not_lost, settings)
     engine = await get_engine()
     stack.push_async_callback(close_engine)
-    lease = ControlLease(engine, runtime, guard)
+    lease = ControlLease(engine, runtime, guard, settings)
     await lease.take()
     stack.push_async_callback(lease.release)
     await get_orchestrator_roles().check_control_is_free()
-    keeper = TaskOwner("control lease")
-    stack.push_async_callback(_end, keeper, CANCEL_S_MAX)
-    keeping = keeper.create_task(lease.keep())
+    renewing = TaskOwner("control lease")
+    stack.push_async_callback(_end, renewing, CANCEL_S_MAX)
+    keeping = renewing.create_task(lease.keep())
     # Whatever this process writes from here on carries the token.
     engine = fenced(engine, lease.guard, on_lost=lease.note_refusal, exchanged=lease.exchanged)
     shared_engine().put(engine)

@@ -24,12 +24,12 @@ from ringrift.control.run_options import (
     parse_configs,
     parse_workers,
 )
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.model_lifecycle_coordinator import ModelRecord, get_model_coordinator
 from ringrift.engine.opening import close_data_folder, get_engine
 from ringrift.errors import Unavailable
 from ringrift.learning.models import installed_champion, read_champion
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 
 LOOK_S = 0.25
 

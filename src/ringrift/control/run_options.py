@@ -14,12 +14,13 @@ from importlib.util import find_spec
 
 import psutil
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.engine.ports import KeyValue
 from ringrift.errors import ConfigError
 from ringrift.health.run_status import RunChoice, read_run_choice, write_run_choice
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.process import process_scope
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 from ringrift.work.shares import check_config, known_configs
 
 DEFAULT_CONFIGS = ("square8_2p",)

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.run_coordinator import AskedDaemon
 from ringrift.engine.opening import get_engine
 from ringrift.engine.run_reports import reported_health
@@ -32,7 +33,6 @@ from ringrift.learning.plan.trust import previous_champion
 from ringrift.learning.situation import Situation, Situations
 from ringrift.process import getter_of
 from ringrift.runtime import Runtime
-from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.work.coordinator import heard_by
 

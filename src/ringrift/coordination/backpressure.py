@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.duration_scheduler import get_duration_store
 from ringrift.coordination.handler_base import HandlerBase
 from ringrift.coordination.queue_monitor import (
@@ -30,7 +31,6 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.machine import NodeResources, read_resources
 from ringrift.runtime import Runtime
-from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.work.backpressure import (
     QUEUE_LIMITS,

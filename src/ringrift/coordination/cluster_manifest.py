@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.sync_base import existing_data_plane, get_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, Receipt, data_type_of, kinds_of
 from ringrift.data.config import DataNodes
@@ -21,7 +22,6 @@ from ringrift.engine.blocking import blocking
 from ringrift.errors import ConfigError
 from ringrift.process import SingletonMixin, getter_of
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 
 __all__ = [

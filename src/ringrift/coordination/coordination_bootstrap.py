@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ringrift.coordination.contracts import coordinator_directory, invoke_health_check
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.coordinator_dependencies import (
     COORDINATOR_REGISTRY,
     CoordinatorSpec,
@@ -40,7 +41,6 @@ from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 from ringrift.status import as_result
 
 __all__ = [

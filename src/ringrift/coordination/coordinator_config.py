@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringrift.settings import Settings, get_settings
+from ringrift.process import process_scope, reset_of
+from ringrift.settings import Settings, read_settings
 
 __all__ = ["CoordinatorConfig", "get_config"]
+
+
+def get_settings() -> Settings:
+    """Return the settings of this process, read once."""
+    return process_scope().get(Settings, read_settings)
+
+
+reset_settings = reset_of(Settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import structlog
 
 from ringrift.back_off import back_off_s
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.engine.arguments import check_database
 from ringrift.engine.blocking import blocking, loop_is_running, run_blocking
@@ -37,7 +38,7 @@ from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.files import make_private_folder
 from ringrift.process import SingletonMixin
 from ringrift.runtime import system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 
 # Who polls the queue between processes.
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.handler_base import Told
 from ringrift.coordination.run_coordinator import ListeningCoordinator, StageDaemon
 from ringrift.engine.run_reports import reported
@@ -23,7 +24,6 @@ from ringrift.files import make_folders, replace_file
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.situation import Situation, Situations
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.work.shares import curriculum_weights
 

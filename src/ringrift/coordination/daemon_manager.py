@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.queue_monitor import measured_pressure
 from ringrift.coordination.sync_base import open_data_plane
@@ -13,7 +14,6 @@ from ringrift.daemons.restarts import JsonLedger
 from ringrift.daemons.types import DaemonManagerConfig, ReadySignals
 from ringrift.errors import ConfigError
 from ringrift.process import SingletonMixin, process_scope
-from ringrift.settings import get_settings
 
 __all__ = ["DaemonManager", "get_daemon_manager", "reset_daemon_manager"]
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 import structlog
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_base import StoreCoordinator
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
@@ -64,7 +65,6 @@ from ringrift.learning.plan.stages import why_not_planning
 from ringrift.learning.situation import RunningLoop, Situations, stored_status
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, first_of, system_runtime
-from ringrift.settings import get_settings
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 from ringrift.work.backpressure import read_announced
 from ringrift.work.coordinator import ConfigSignals, heard_by
@@ -701,7 +701,7 @@ class DataPipelineDaemon:
             await self._learn(engine, configs)
             return
         guard = MasterLoopGuard(profile=OWN_PROGRAM, shared=True)
-        lease = ControlLease(engine, self._runtime, guard, has_daemons=False)
+        lease = ControlLease(engine, self._runtime, guard, get_settings(), has_daemons=False)
         roles = get_orchestrator_roles()
         async with AsyncExitStack() as control:
             try:

@@ -8,6 +8,7 @@ from typing import Any
 
 import structlog
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.errors import RingRiftError
 from ringrift.events.dead_letter_queue import ProcessDeadLetters
 from ringrift.events.event import EventSource, RouterEvent, get_event_payload
@@ -15,7 +16,6 @@ from ringrift.events.positions import process_log_connection
 from ringrift.events.subscriptions import Callback, SubscriptionHandle
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.process import process_scope
-from ringrift.settings import get_settings
 
 log = structlog.get_logger()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.dead_letter_queue import get_dead_letter_queue
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.sync_base import open_data_plane
@@ -19,7 +20,7 @@ from ringrift.resources.disk import (
     UpkeepDaemon,
 )
 from ringrift.runtime import Runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 
 __all__ = [
     "DiskLevel",

@@ -14,13 +14,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.engine.lock_files import (
     PID_FILE,
     LockFile,
     MasterLoop,
-    is_master_loop_running,
-    pid_file,
-    read_master_loop,
+    read_pid_file,
 )
 from ringrift.errors import AlreadyExists, StorageReadOnly
 from ringrift.files import (
@@ -33,7 +32,6 @@ from ringrift.files import (
 )
 from ringrift.process import process_scope
 from ringrift.process_identity import own_start_s
-from ringrift.settings import get_settings
 from ringrift.status import CoordinatorStatus, HealthCheckResult
 
 __all__ = [
@@ -46,6 +44,21 @@ __all__ = [
     "read_master_loop",
     "require_running_master_loop",
 ]
+
+
+def pid_file() -> Path:
+    return get_settings().coordination_dir / PID_FILE
+
+
+def read_master_loop(path: Path | None = None) -> MasterLoop | None:
+    """Return what the file says; None if there is no file, or nothing that names a process in it."""
+    return read_pid_file(path or pid_file())
+
+
+def is_master_loop_running(path: Path | None = None) -> bool:
+    """Whether the file names a live process."""
+    found = read_master_loop(path)
+    return found is not None and found.is_alive
 
 
 def require_running_master_loop(path: Path | None = None) -> None:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.handler_base import Told
 from ringrift.coordination.run_coordinator import ListeningCoordinator
 from ringrift.engine.arguments import refuse
@@ -35,13 +36,12 @@ from ringrift.learning.tuning import (
     TuningStore,
     kind_for_plateau,
     order_search,
+    report_of_finding,
     subject_of,
-    told_of_finding,
     tune_order,
     tuned_rules,
     why_not,
 )
-from ringrift.settings import get_settings
 from ringrift.work.coordinator import heard_by
 from ringrift.work.job.protocol import JobReport, read_report
 from ringrift.work.worker.records import RunningRecord, running_key
@@ -399,7 +399,7 @@ class OptimizationCoordinator(ListeningCoordinator):
             await self._situations.note(run.config_key, ARCHITECTURE, text, **about, **found)
         situation, loop = self._situations.get(run.config_key), self._situations.loop
         if run.improved and subject_of(run) != HEURISTIC and situation is not None and loop is not None:
-            text, details = told_of_finding(situation.state, run, loop.rules.preset)
+            text, details = report_of_finding(situation.state, run, loop.rules.preset)
             await self._situations.note(run.config_key, TOPIC, text, **details)
 
 

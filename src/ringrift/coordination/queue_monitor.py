@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import engine_on_demand, shared_engine
 from ringrift.engine.ports import Engine
@@ -11,7 +12,6 @@ from ringrift.errors import ConfigError
 from ringrift.machine import NodeResources, read_resources
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.backpressure import (
     QUEUE_LIMITS,

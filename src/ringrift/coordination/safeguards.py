@@ -6,6 +6,7 @@ from functools import partial
 
 import psutil
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.queue_monitor import get_queue_monitor
 from ringrift.coordination.stability_heuristic import get_threshold_manager
 from ringrift.engine.blocking import blocking, run_blocking
@@ -14,7 +15,6 @@ from ringrift.engine.run_reports import reported_health
 from ringrift.machine import read_resources
 from ringrift.process import SingletonMixin, getter_of, process_scope
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.admission import AdmissionSources, SpawnGate, TaskAdmission, limits_for_machine
 from ringrift.work.limits import CoordinatorState, EmergencyNotice, EmergencyPlaces, EmergencyState

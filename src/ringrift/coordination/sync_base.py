@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Unpack
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.data.config import AutoSyncConfig, read_nodes
 from ringrift.data.manifest.store import ManifestView
@@ -15,7 +16,6 @@ from ringrift.data.transfer.contract import Pace, Transport
 from ringrift.engine.opening import get_engine, get_engine_blocking, has_store
 from ringrift.process import getter_of, process_scope, reset_of
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 from ringrift.work.backpressure import BackpressureLevel, read_announced
 
 __all__ = ["DataPlane", "Pace", "SyncDaemonBase", "Transport", "open_data_plane"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Unpack
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.sync_base import (
     get_node_reports,
@@ -61,7 +62,6 @@ from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import getter_of, reset_of
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.work.backpressure import BackpressureLevel
 from ringrift.work.shares import split_config

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.data.kv_records import one_per_process
 from ringrift.data.sync.mutex import HOLD_S, WAIT_S, SyncLock, SyncLocks
@@ -13,7 +14,6 @@ from ringrift.engine.ports import KeyValue
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import reset_of
 from ringrift.runtime import Runtime
-from ringrift.settings import get_settings
 
 __all__ = [
     "SyncMutex",

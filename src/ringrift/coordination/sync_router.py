@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.sync_base import (
     get_data_plane,
     get_node_reports,
@@ -36,7 +37,6 @@ from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.run_reports import reported_slowly
 from ringrift.process import getter_of, reset_of
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 from ringrift.work.shares import split_config
 

@@ -244,7 +244,7 @@ class TrainingCoordinator(StoreCoordinator):
         if not self.slots.can_be_read():
             return [], []
         running = [_of_slot(job) for job in await self.slots.running()]
-        said, by_workers = await self.slots.told_by_workers(), await self.slots.of_workers()
+        said, by_workers = await self.slots.reported_by_workers(), await self.slots.of_workers()
         running += [_of_worker(config, item, said.get(item.id)) for config, item in by_workers.items()]
         return running, await self.slots.ended()
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import msgspec
 import structlog
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.sync_durability import DATA_TYPE
 from ringrift.data.artifacts import Receipt
@@ -35,7 +36,6 @@ from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.status import HealthCheckResult
 
 __all__ = [

@@ -104,18 +104,18 @@ async def _collect() -> Wiring:
 
 
 def _read(dead_letters: DeadLetterQueue) -> Wiring:
-    book = _AuditedRouter()
-    book.components += SENT_BY.values()
-    _wire_coordinators(book)
-    manager = DaemonManager(bus=book.router)
-    _wire_daemons(book, {"manager": manager, "dlq": dead_letters})
+    audited = _AuditedRouter()
+    audited.components += SENT_BY.values()
+    _wire_coordinators(audited)
+    manager = DaemonManager(bus=audited.router)
+    _wire_daemons(audited, {"manager": manager, "dlq": dead_letters})
     manager.reactions.subscribe()
-    book.note("daemon_manager")
+    audited.note("daemon_manager")
     manager.reactions.unsubscribe()
-    declared = [(event, item.name) for item in book.components for event in item.subscribes]
+    declared = [(event, item.name) for item in audited.components for event in item.subscribes]
     by_default = set(profile_types(product_registry(), DEFAULT_PROFILE))
-    elsewhere = [name for name, types in book.daemons.items() if not types & by_default]
-    return Wiring.collect(book.components, subscriptions=[*book.heard, *declared], elsewhere=elsewhere)
+    elsewhere = [name for name, types in audited.daemons.items() if not types & by_default]
+    return Wiring.collect(audited.components, subscriptions=[*audited.heard, *declared], elsewhere=elsewhere)
 
 
 class _AuditedRouter:
@@ -135,25 +135,27 @@ class _AuditedRouter:
                 self._known.add(item["name"])
                 self.heard += [(event, owner) for event in item["event_types"] or ()]
 
-    def add(self, name: str, capability: str, face: Any) -> None:
-        self.components.append(ComponentWiring(name, capability, emits=tuple(getattr(face, "emits", ()))))
+    def add(self, name: str, capability: str, component: Any) -> None:
+        self.components.append(
+            ComponentWiring(name, capability, emits=tuple(getattr(component, "emits", ())))
+        )
         self.note(name)
 
 
-def _wire_coordinators(book: _AuditedRouter) -> None:
+def _wire_coordinators(audited: _AuditedRouter) -> None:
     for name, spec in COORDINATOR_REGISTRY.items():
         if spec.pattern is not InitPattern.WIRE or spec.not_built_reason:
             continue
         # Each alone: what it depends on has a walk of its own, and would be taken for a part of it.
         walk = Initialiser({name: replace(spec, depends_on=())}, publish=_tell_nobody)
-        walk.initialise(BootstrapOptions(arguments={"router": book.router}))
+        walk.initialise(BootstrapOptions(arguments={"router": audited.router}))
         if walk.errors:
             raise ConfigError(f"the wiring cannot be read: {walk.errors[0]}")
-        book.add(name, spec.capability, walk.instances[name])
+        audited.add(name, spec.capability, walk.instances[name])
 
 
-def _wire_daemons(book: _AuditedRouter, parts: Mapping[str, Any]) -> None:
-    offered = {"router": book.router, "bus": book.router, "runtime": system_runtime(), **parts}
+def _wire_daemons(audited: _AuditedRouter, parts: Mapping[str, Any]) -> None:
+    offered = {"router": audited.router, "bus": audited.router, "runtime": system_runtime(), **parts}
     for spec in product_registry():
         if spec.unavailable_reason or spec.isolation is Isolation.PROCESS:
             continue  # one with a process of its own is not made here: it would open its files and ports
@@ -162,8 +164,8 @@ def _wire_daemons(book: _AuditedRouter, parts: Mapping[str, Any]) -> None:
             with_settings = {**offered, "settings": dict(spec.settings)}
             given = {name: value for name, value in with_settings.items() if takes_keyword(factory, name)}
             wiring = factory(**given).wiring()
-            book.components.append(wiring)
-            book.daemons.setdefault(wiring.name, set()).add(spec.daemon_type)
+            audited.components.append(wiring)
+            audited.daemons.setdefault(wiring.name, set()).add(spec.daemon_type)
 
 
 def _tell_nobody(_event: str, _payload: Mapping[str, Any]) -> None:

@@ -315,8 +315,8 @@ class DaemonService(DaemonReader):
         it starts the daemon from then on, until somebody stops it.
         """
         if (store := await self._store_of_run(daemon_type)) is not None:
-            wish = DaemonRequest(daemon=str(daemon_type), want=DaemonVerb.START, with_needs=wait_for_deps)
-            return await self._ask_run(store, wish, reason)
+            request = DaemonRequest(daemon=str(daemon_type), want=DaemonVerb.START, with_needs=wait_for_deps)
+            return await self._ask_run(store, request, reason)
         self._open()
         problem = self._starter.refusal(daemon_type)
         if not problem:
@@ -335,8 +335,8 @@ class DaemonService(DaemonReader):
         if unit is None:
             return False
         if (store := await self._store_of_run(daemon_type)) is not None:
-            wish = DaemonRequest(daemon=str(daemon_type), want=DaemonVerb.STOP)
-            return await self._ask_run(store, wish, reason)
+            request = DaemonRequest(daemon=str(daemon_type), want=DaemonVerb.STOP)
+            return await self._ask_run(store, request, reason)
         unit.wanted = False
         run = unit.run
         if run is not None:
@@ -524,15 +524,15 @@ class DaemonService(DaemonReader):
         scope = process_scope()
         return scope.peek(type(self)) is not self or scope.peek(ControlHere) is not None
 
-    async def _ask_run(self, store: KeyValue, wish: DaemonRequest, reason: str) -> bool:
+    async def _ask_run(self, store: KeyValue, request: DaemonRequest, reason: str) -> bool:
         """Have the run carry a request out; False if it cannot, or does not answer."""
-        asked = msgspec.structs.replace(wish, reason=reason, by=user_name(), at_s=self._runtime.now_s())
+        asked = msgspec.structs.replace(request, reason=reason, by=user_name(), at_s=self._runtime.now_s())
         done = await DaemonRequests(store).answer(asked, self._runtime)
         if done.done_s is not None and not done.problem:
             return True
         problem = done.problem or "the run has not answered; the request stands"
-        log.warning("daemons.request_failed", daemon=wish.daemon, want=str(wish.want), reason=problem)
-        self._starter.note_refusal(DaemonType(wish.daemon), problem)
+        log.warning("daemons.request_failed", daemon=request.daemon, want=str(request.want), reason=problem)
+        self._starter.note_refusal(DaemonType(request.daemon), problem)
         return False
 
     async def serve_requests(self, kv: KeyValue, leads: Callable[[], Awaitable[bool]]) -> asyncio.Task[None]:

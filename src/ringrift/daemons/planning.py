@@ -213,7 +213,7 @@ class Unit:
     ended: Ended = Ended.NEVER_RAN
     restart_at_s: float | None = None
     tier: RestartTier = RestartTier.NORMAL
-    told_state: DaemonState = DaemonState.STOPPED  # the last state that was published
+    published_state: DaemonState = DaemonState.STOPPED  # the last state that was published
     run: Run | None = None
     leaked_runs: list[Run] = field(default_factory=list)
     health: tuple[bool, str] = (True, "")

@@ -296,7 +296,7 @@ class Reactions:
         self._subscribed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._unproved = False  # since the last look
-        self._blocks_told_s: dict[str, float] = {}
+        self._blocks_reported_s: dict[str, float] = {}
         self.handlers: dict[str, Callable[[Any], Any]] = {
             "BACKPRESSURE_ACTIVATED": self.on_backpressure_activated,
             "BACKPRESSURE_RELEASED": self.on_backpressure_released,
@@ -435,12 +435,12 @@ class Reactions:
         """Called in the watchdog's thread; the event goes out from the loop."""
         if self._loop is None or incident.culprit == NOBODY:
             return
-        told_s = self._blocks_told_s.get(incident.culprit, float("-inf"))
-        if incident.blocked_s < BLOCK_ALERT_S or incident.at_s - told_s < BLOCK_REPEAT_S:
+        reported_s = self._blocks_reported_s.get(incident.culprit, float("-inf"))
+        if incident.blocked_s < BLOCK_ALERT_S or incident.at_s - reported_s < BLOCK_REPEAT_S:
             return
-        if len(self._blocks_told_s) >= CULPRITS_MAX:
-            self._blocks_told_s.clear()
-        self._blocks_told_s[incident.culprit] = incident.at_s
+        if len(self._blocks_reported_s) >= CULPRITS_MAX:
+            self._blocks_reported_s.clear()
+        self._blocks_reported_s[incident.culprit] = incident.at_s
         payload = {
             "alert_type": "event_loop_blocked",
             "severity": "error",

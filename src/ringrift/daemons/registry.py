@@ -476,8 +476,8 @@ def _row(spec: DaemonSpec) -> str:
     marks = [text for text, is_set in _marks(spec) if is_set]
     about = spec.about + (f" ({', '.join(marks)})" if marks else "")
     needs = ", ".join(need.value for need in spec.depends_on) or "nothing"
-    face = spec.capability + (f": {settings}" if settings else "")
-    return f"| `{spec.daemon_type}` | {face} | {about} | {needs} | {spec.unavailable_reason or 'yes'} |"
+    what = spec.capability + (f": {settings}" if settings else "")
+    return f"| `{spec.daemon_type}` | {what} | {about} | {needs} | {spec.unavailable_reason or 'yes'} |"
 
 
 def _marks(spec: DaemonSpec) -> list[tuple[str, bool]]:

@@ -129,12 +129,12 @@ def what_it_means(name: str, known: Registry | None = None) -> str:
     """What a run without the daemon *name* lacks, in words."""
     rows = product_registry() if known is None else known
     spec = rows[DaemonType(name)]
-    told = [MEANS[name]] if name in MEANS else []
+    meanings = [MEANS[name]] if name in MEANS else []
     needed_by = sorted(other.daemon_type.value for other in rows if spec.daemon_type in other.depends_on)
     if needed_by:
         some, more = ", ".join(needed_by[:5]), len(needed_by) - 5
-        told.append(f"{some}{f' and {more} more' if more > 0 else ''} count on it and go on without it")
-    return "; ".join([*told, f"nobody does what it does: {spec.about}"])
+        meanings.append(f"{some}{f' and {more} more' if more > 0 else ''} count on it and go on without it")
+    return "; ".join([*meanings, f"nobody does what it does: {spec.about}"])
 
 
 class _DaemonVerbs(Protocol):

@@ -107,7 +107,7 @@ class Starter:
         return StartResult(results, reasons)
 
     def _log_the_rest(self, reasons: dict[DaemonType, str]) -> None:
-        """Faults one by one; what this version does not have only as a number, for it is no news."""
+        """Faults one by one; what this version does not have only as a number: nobody waits for it."""
         units = self._supervisor.units
         faults = {t: reason for t, reason in reasons.items() if not units[t].info.unavailable_reason}
         if not_built := len(reasons) - len(faults):

@@ -334,7 +334,7 @@ def copies(units: Mapping[DaemonType, Unit]) -> dict[DaemonType, DaemonInfo]:
     return {daemon_type: copy.copy(unit.info) for daemon_type, unit in units.items()}
 
 
-def as_told(
+def as_reported(
     infos: Mapping[DaemonType, DaemonInfo], rows: Mapping[str, Mapping[str, Any]], now_s: float
 ) -> dict[DaemonType, DaemonInfo]:
     """Return *infos* with what the *rows* of another process say, and none that they know nothing of."""
@@ -403,8 +403,8 @@ class DaemonReader:
         if (unit := self._supervisor.units.get(daemon_type)) is None:
             return f"{daemon_type} is not registered"
         if not answers_here(self):
-            told = self._health_document().get(str(daemon_type)) or {}
-            why = told.get("message") or unit.info.last_error or "no run tells of it"
+            document = self._health_document().get(str(daemon_type)) or {}
+            why = document.get("message") or unit.info.last_error or "no run tells of it"
             return "" if self.is_running(daemon_type) else why
         return self._supervisor.why(daemon_type)
 
@@ -429,7 +429,7 @@ class DaemonReader:
         """Return all daemons, by type and as a plain document; of those nobody tells of, only the latter."""
         infos, document = copies(self._units()), self.status_document()
         if not answers_here(self):
-            infos = as_told(infos, document["daemons"], self._runtime.now_s())
+            infos = as_reported(infos, document["daemons"], self._runtime.now_s())
         return DaemonStatus(infos, document)
 
     @reported

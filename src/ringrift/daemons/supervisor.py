@@ -459,10 +459,10 @@ class Supervisor:
         log.debug(
             "daemons.state", daemon=unit.daemon_type.value, old=old.value, new=state.value, reason=reason
         )
-        if state in (unit.told_state, DaemonState.STARTING, DaemonState.STOPPING):
+        if state in (unit.published_state, DaemonState.STARTING, DaemonState.STOPPING):
             return
-        payload = {"old_status": unit.told_state.value, "new_status": state.value, "reason": reason}
-        unit.told_state = state
+        payload = {"old_status": unit.published_state.value, "new_status": state.value, "reason": reason}
+        unit.published_state = state
         self._tell("DAEMON_STATUS_CHANGED", unit, {**payload, "error": unit.info.last_error or ""})
 
     def _tell(self, event_type: str, unit: Unit | None, payload: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from ringrift.errors import Corrupt, StorageReadOnly, Unavailable
 from ringrift.files import make_folders, open_private
 from ringrift.foreign_files.paths import read_regular
 from ringrift.process_identity import is_alive
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 
 
 class LockFile:
@@ -158,21 +158,11 @@ class MasterLoop:
         return is_alive(self.pid, self.began_s)
 
 
-def pid_file() -> Path:
-    return get_settings().coordination_dir / PID_FILE
-
-
-def read_master_loop(path: Path | None = None) -> MasterLoop | None:
+def read_pid_file(path: Path) -> MasterLoop | None:
     """Return what the file says; None if there is no file, or nothing that names a process in it."""
     try:
-        words = read_regular(path or pid_file(), bytes_max=PID_BYTES_MAX).decode().split()
+        words = read_regular(path, bytes_max=PID_BYTES_MAX).decode().split()
         began_s = float(words[1]) if len(words) > 1 else None
         return MasterLoop(int(words[0]), began_s, words[2] if len(words) > 2 else "")
     except (FileNotFoundError, Corrupt, ValueError, IndexError):
         return None
-
-
-def is_master_loop_running(path: Path | None = None) -> bool:
-    """Whether the file names a live process."""
-    found = read_master_loop(path)
-    return found is not None and found.is_alive

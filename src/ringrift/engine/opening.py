@@ -20,7 +20,7 @@ from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.files import close_to_others, make_private_folder
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, SystemRuntime, system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings, read_settings
 
 __all__ = [
     "close_data_folder",
@@ -78,9 +78,14 @@ def close_data_folder(settings: Settings) -> None:
         )
 
 
+def _settings() -> Settings:
+    """Those of this process, whose engine this is; whoever opens another one hands its settings in."""
+    return process_scope().get(Settings, read_settings)
+
+
 def _config_of_run() -> SqliteConfig:
     """Of the data folder that the settings name, which is closed to others on the way."""
-    settings = get_settings()
+    settings = _settings()
     close_data_folder(settings)
     config = SqliteConfig.from_settings(settings)
     if process_scope().peek(BeginningAllowed) is not None:
@@ -203,12 +208,12 @@ async def engine_on_demand() -> Engine:
 
 def _could_be_made() -> bool:
     """Whether nothing but its absence keeps the store of this process from being there."""
-    return next(each for each in get_settings().coordinator_db.absolute().parents if each.exists()).is_dir()
+    return next(each for each in _settings().coordinator_db.absolute().parents if each.exists()).is_dir()
 
 
 def has_store() -> bool:
     """Whether this process has an engine, or its data folder holds one."""
-    return shared_engine().peek() is not None or get_settings().coordinator_db.exists()
+    return shared_engine().peek() is not None or _settings().coordinator_db.exists()
 
 
 def get_engine_blocking() -> Engine:
@@ -239,7 +244,7 @@ class EnginesByPath:
         self._engines: dict[Path, SharedEngine] = {}
 
     def at(self, path: Path) -> Engine:
-        config = _config_at(path, get_settings())
+        config = _config_at(path, _settings())
         with self._lock:
             shared = self._engines.setdefault(path, SharedEngine(lambda: config))
         return shared.get()
@@ -255,7 +260,7 @@ def engine_at(db_path: Path | str | None = None) -> Engine:
     """
     path = None if db_path is None else Path(db_path).absolute()
     # One engine for one database, by whichever way it was asked for.
-    if path is None or path == get_settings().coordinator_db.absolute():
+    if path is None or path == _settings().coordinator_db.absolute():
         return get_engine_blocking()
     return process_scope().get(EnginesByPath, EnginesByPath).at(path)
 

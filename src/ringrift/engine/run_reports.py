@@ -60,9 +60,9 @@ def reported(getter: Callable[[S], dict[str, Any]]) -> Callable[[S], dict[str, A
     def ask(self: S) -> dict[str, Any]:
         if answers_here(self):
             return getter(self)
-        told = told_by_run(_key(self, getter))
-        if told.known:
-            return getter(self) if told.answer is None else dict(told.answer)
+        report = reported_by_run(_key(self, getter))
+        if report.known:
+            return getter(self) if report.answer is None else dict(report.answer)
         return unknown(getter(self)) if _is_of_product(self) else getter(self)
 
     setattr(ask, _MARK, False)
@@ -83,9 +83,9 @@ def reported_health(getter: Callable[[S], HealthCheckResult]) -> Callable[[S], H
     def ask(self: S) -> HealthCheckResult:
         if answers_here(self):
             return getter(self)
-        told = told_by_run(_key(self, getter))
-        if told.known:
-            return getter(self) if told.answer is None else _health_of(told.answer)
+        report = reported_by_run(_key(self, getter))
+        if report.known:
+            return getter(self) if report.answer is None else _health_of(report.answer)
         return _unknown_health(getter(self)) if _is_of_product(self) else getter(self)
 
     setattr(ask, _MARK, False)
@@ -130,7 +130,7 @@ class RunAnswer(msgspec.Struct, frozen=True):
     answer: Any = None
 
 
-def told_by_run(key: str) -> RunAnswer:
+def reported_by_run(key: str) -> RunAnswer:
     """What the control process of this data folder says, now or in its last words."""
     report = read_report()
     if report is None:
@@ -172,13 +172,13 @@ def _unknown_health(local: HealthCheckResult) -> HealthCheckResult:
     )
 
 
-def _health_of(told: Mapping[str, Any]) -> HealthCheckResult:
+def _health_of(report: Mapping[str, Any]) -> HealthCheckResult:
     return HealthCheckResult(
-        bool(told["healthy"]),
-        CoordinatorStatus(told["status"]),
-        str(told["message"]),
-        dict(told["details"]),
-        timestamp=float(told["timestamp"]),
+        bool(report["healthy"]),
+        CoordinatorStatus(report["status"]),
+        str(report["message"]),
+        dict(report["details"]),
+        timestamp=float(report["timestamp"]),
     )
 
 

@@ -59,10 +59,10 @@ class CrossProcess:
         self._backlog_s, self._strict = settings.event_backlog, settings.event_validation_strict
         self._session, self._is_ending = runtime.new_id(), is_ending
         self._log_closes: Callable[[], Awaitable[None]] | None = None
-        self._keeper: SeenRecorder | None = None
+        self._seen_recorder: SeenRecorder | None = None
         self._log: EventLog | None = None
         self._identity: Identity | None = None
-        self._book: CursorStore | None = None
+        self._cursor_store: CursorStore | None = None
         self._opening = asyncio.Lock()
         self._wake = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
@@ -85,7 +85,7 @@ class CrossProcess:
     def keep_last_seen(self, last_seen: Callable[[], Mapping[str, LastSeen]]) -> None:
         """Write down now and then what *last_seen* says."""
         if self._log_connection.open_kv is not None:
-            self._keeper = SeenRecorder(last_seen, self._log_connection.open_kv, self._runtime)
+            self._seen_recorder = SeenRecorder(last_seen, self._log_connection.open_kv, self._runtime)
 
     def when_log_closes(self, log_closes: Callable[[], Awaitable[None]]) -> None:
         """Await *log_closes* before somebody else closes the log; what it calls is `leave`."""
@@ -117,8 +117,8 @@ class CrossProcess:
         event = delivery.event
         hostname = self._runtime.hostname
         entry = to_log(event, session=self._session, hostname=hostname, strict=self._strict)
-        if self._keeper is not None and self._keeper.is_due:
-            await self._keeper.keep()  # first: whoever is cancelled in it has not published yet
+        if self._seen_recorder is not None and self._seen_recorder.is_due:
+            await self._seen_recorder.keep()  # first: whoever is cancelled in it has not published yet
         event_log = await self._open()
         # A process that only publishes needs no cursors, and takes no identity for it. While nobody reads,
         # what is handled here is noted, so that it is not handled again after a restart.
@@ -148,9 +148,9 @@ class CrossProcess:
         # No foreign event lies in between, so up to here nothing has to be read (`_feed`).
         if appended.seq == max(self._last_own, self._last_fed) + 1:
             self._last_own = appended.seq
-        if self._book is not None:
+        if self._cursor_store is not None:
             # Before the dispatch: a position that is recorded meanwhile has to stay below this event.
-            self._book.expect(targets, appended.seq)
+            self._cursor_store.expect(targets, appended.seq)
         return True
 
     def _adopt(
@@ -165,12 +165,12 @@ class CrossProcess:
         """
         if self._is_ending():
             return
-        book = self._book
+        cursor_store = self._cursor_store
 
         async def finish() -> None:
             stored = self._stored(delivery, targets, await storing)
-            # Another book: it was stopped and started since, and the new reader brings the event.
-            if stored and book is self._book and not self._winding_down:
+            # Another cursor store: it was stopped and started since, and the new reader brings the event.
+            if stored and cursor_store is self._cursor_store and not self._winding_down:
                 self._arrive(delivery.event)
                 self._post(delivery, targets)
 
@@ -180,8 +180,8 @@ class CrossProcess:
 
     def handled(self, delivery: Delivery, subscription: Subscription) -> None:
         """One subscription is through with one event."""
-        if self._book is not None:
-            self._book.handled(delivery, subscription)
+        if self._cursor_store is not None:
+            self._cursor_store.handled(delivery, subscription)
         if subscription in self._starved and len(subscription.mailbox) <= _MAILBOX_FULL // 2:
             self._starved.discard(subscription)
             self._wake.set()
@@ -195,8 +195,8 @@ class CrossProcess:
 
     def unsubscribed(self, subscription: Subscription) -> None:
         self._starved.discard(subscription)
-        if self._book is not None:
-            self._book.leave(subscription)
+        if self._cursor_store is not None:
+            self._cursor_store.leave(subscription)
 
     def start_soon(self) -> None:
         """Start reading, on the running loop, if nothing reads yet."""
@@ -208,8 +208,8 @@ class CrossProcess:
         """Open the log and start reading. Raises if the log cannot be opened."""
         await self._ready(await self._open())
         self.rests = False
-        if self._book is not None:
-            self._book.wake()
+        if self._cursor_store is not None:
+            self._cursor_store.wake()
         self.start_soon()
 
     async def stop_reading(self) -> None:
@@ -229,8 +229,8 @@ class CrossProcess:
     async def pause(self) -> None:
         """Stop reading and recording, with everything recorded, until the next use on any loop."""
         await self.stop_reading()
-        if self._book is not None:
-            await self._book.pause()
+        if self._cursor_store is not None:
+            await self._cursor_store.pause()
         self._winding_down = False
 
     async def leave(self) -> None:
@@ -244,11 +244,11 @@ class CrossProcess:
     async def close(self) -> None:
         """Record every position and let go of the identity. The next use takes it again."""
         await self._tasks.wait(_STOP_S)  # whoever publishes now has his event stored
-        if self._keeper is not None and self._log is not None:
-            await self._keeper.keep()
-        book, self._book, self._log = self._book, None, None
-        if book is not None:
-            await book.pause()
+        if self._seen_recorder is not None and self._log is not None:
+            await self._seen_recorder.keep()
+        cursor_store, self._cursor_store, self._log = self._cursor_store, None, None
+        if cursor_store is not None:
+            await cursor_store.pause()
         tasks, self._tasks = self._tasks, TaskOwner(_OWNER)
         await tasks.stop(_STOP_S)
         # Last: until the positions are stored, no other process may take the identity.
@@ -257,8 +257,8 @@ class CrossProcess:
 
     def let_go(self) -> None:
         """Drop the identity at once; what was handled but not recorded stands in the notes."""
-        book, self._book, self._log = self._book, None, None
-        for task in (self._reader, None if book is None else book.recorder):
+        cursor_store, self._cursor_store, self._log = self._cursor_store, None, None
+        for task in (self._reader, None if cursor_store is None else cursor_store.recorder):
             if task is not None and not task.done() and not task.get_loop().is_closed():
                 task.get_loop().call_soon_threadsafe(task.cancel)
         self._reader = None
@@ -281,18 +281,18 @@ class CrossProcess:
         self._starved.clear()
         self._stray_ids.update(self._appending)
         self._appending.clear()
-        if self._book is not None:
-            self._stray_seqs |= self._book.rebind()
+        if self._cursor_store is not None:
+            self._stray_seqs |= self._cursor_store.rebind()
         self._last_own = 0  # what this process published and could not dispatch is read
 
     def stats(self) -> dict[str, Any]:
-        book = self._book
+        cursor_store = self._cursor_store
         return {
             "cross_process_failures": self._failures,
             "cross_process_degraded": self._degraded or self._has_crashed,
             "last_cp_failure_time": self._failed_s,
-            "retention_gaps": 0 if book is None else book.gaps,
-            "events_missed": 0 if book is None else book.missed,
+            "retention_gaps": 0 if cursor_store is None else cursor_store.gaps,
+            "events_missed": 0 if cursor_store is None else cursor_store.missed,
         }
 
     # --- reading --------------------------------------------------------------------------------------
@@ -311,13 +311,13 @@ class CrossProcess:
         return self._identity
 
     async def _ready(self, event_log: EventLog) -> CursorStore:
-        """Return the open book with a cursor for every subscription."""
-        book = self._book
-        if book is not None and book.covers(self._table.crossing()):
-            return book
+        """Return the open cursor store with a cursor for every subscription."""
+        cursor_store = self._cursor_store
+        if cursor_store is not None and cursor_store.covers(self._table.crossing()):
+            return cursor_store
         async with self._opening:
-            if self._book is None:
-                self._book = CursorStore(
+            if self._cursor_store is None:
+                self._cursor_store = CursorStore(
                     event_log,
                     await self._claim(),
                     runtime=self._runtime,
@@ -327,23 +327,23 @@ class CrossProcess:
                     rests=self.rests,
                 )
                 self._last_fed = self._last_own = self._last_known = 0
-            again = await self._book.join(self._table.crossing())
+            again = await self._cursor_store.join(self._table.crossing())
             if again:
                 self._last_own = 0  # they are read, too
             self._stray_seqs |= again
-            return self._book
+            return self._cursor_store
 
     async def _read_forever(self) -> None:
         while True:
             try:
                 # Before looking and not after it: what wakes us while we look must not be forgotten.
                 self._wake.clear()
-                book = await self._ready(await self._open())
-                hungry = self._hungry(book)
-                if self._keeper is not None and self._keeper.is_due:
-                    await self._keeper.keep()
-                if not await self._feed(book, hungry):
-                    await self._wait(book, is_reading=bool(hungry))
+                cursor_store = await self._ready(await self._open())
+                hungry = self._hungry(cursor_store)
+                if self._seen_recorder is not None and self._seen_recorder.is_due:
+                    await self._seen_recorder.keep()
+                if not await self._feed(cursor_store, hungry):
+                    await self._wait(cursor_store, is_reading=bool(hungry))
                 self._degraded = False
             except Corrupt as error:
                 self._note_failure(error)
@@ -361,18 +361,18 @@ class CrossProcess:
         self._failed_s = self._runtime.now_s()
         self._degraded = True
 
-    def _hungry(self, book: CursorStore) -> list[Reader]:
+    def _hungry(self, cursor_store: CursorStore) -> list[Reader]:
         """The subscriptions that can take more."""
-        readers = book.readers(self._table.crossing())
+        readers = cursor_store.readers(self._table.crossing())
         full = [item for item, _ in readers if len(item.mailbox) >= _MAILBOX_FULL]
         if not full:
             return readers
         self._starved.update(full)
         return [reader for reader in readers if reader[0] not in self._starved]
 
-    async def _feed(self, book: CursorStore, hungry: list[Reader]) -> bool:
+    async def _feed(self, cursor_store: CursorStore, hungry: list[Reader]) -> bool:
         """Look at the next records; True if there may be more."""
-        book.keep_recording()
+        cursor_store.keep_recording()
         if not hungry:
             return False
         after = min(cursor.fed for _, cursor in hungry)
@@ -380,20 +380,20 @@ class CrossProcess:
         if after == self._last_fed < self._last_own and self._last_known <= self._last_own:
             self._fed(hungry, self._last_own)  # dispatched when it was published
             return False
-        first, last = await book.log.bounds()
+        first, last = await cursor_store.log.bounds()
         if after < first - 1:
-            book.skip_gap(first, hungry)
+            cursor_store.skip_gap(first, hungry)
             after = min(cursor.fed for _, cursor in hungry)
         if after >= last:
             self._last_fed = last
             return False
-        records = await book.log.read(after=after, limit=_BATCH, types=_types(hungry))
+        records = await cursor_store.log.read(after=after, limit=_BATCH, types=_types(hungry))
         full = len(records) == _BATCH
         # A full batch says nothing of what follows; a short one covers all up to *last*, wanted or not.
         upto = records[-1].seq if full else max([last, *(record.seq for record in records[-1:])])
         cursors = dict(hungry) if records else {}
         for record in records:
-            self._offer(record, cursors, book.last_at_start)
+            self._offer(record, cursors, cursor_store.last_at_start)
         self._fed(hungry, upto)
         return full
 
@@ -443,14 +443,14 @@ class CrossProcess:
         for subscription in targets:
             self._dispatcher.post_or_report(MailboxPlace(delivery, subscription))
 
-    async def _wait(self, book: CursorStore, *, is_reading: bool) -> None:
+    async def _wait(self, cursor_store: CursorStore, *, is_reading: bool) -> None:
         """Until the log grows, a subscription joins, or one that was full has room."""
         if not is_reading:  # what is in the log changes nothing
             await self._wake.wait()
             return
         with first_error():  # only the log has any
             async with asyncio.TaskGroup() as group:
-                grown = group.create_task(book.log.wait(after=self._last_fed, timeout_s=_WAIT_S))
+                grown = group.create_task(cursor_store.log.wait(after=self._last_fed, timeout_s=_WAIT_S))
                 woken = group.create_task(self._wake.wait())
                 await asyncio.wait({grown, woken}, return_when=asyncio.FIRST_COMPLETED)
                 woken.cancel()

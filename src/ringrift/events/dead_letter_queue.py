@@ -37,7 +37,7 @@ from ringrift.events.subscriptions import Subscription
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import SingletonMixin, process_scope
 from ringrift.runtime import Runtime, first_error, system_runtime
-from ringrift.settings import get_settings
+from ringrift.settings import Settings, read_settings
 from ringrift.status import HealthCheckResult
 
 log = structlog.get_logger()
@@ -72,7 +72,7 @@ class DeadLetterQueue(SingletonMixin):
         router: UnifiedEventRouter | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        named = get_settings().dlq_path if db_path is None else db_path
+        named = process_scope().get(Settings, read_settings).dlq_path if db_path is None else db_path
         self.db_path = Path(check_database("db_path", named) or named)
         self.max_retries = max_retries
         self.base_backoff, self.max_backoff = base_backoff_seconds, max_backoff_seconds
@@ -245,7 +245,10 @@ class DeadLetterQueue(SingletonMixin):
         deliver = await self._way_to_deliver(letter)
         if deliver is None:
             return RetryOutcome.SKIPPED
-        now_s, limit_s = self._runtime.now_s(), get_settings().event_handler_timeout
+        now_s, limit_s = (
+            self._runtime.now_s(),
+            process_scope().get(Settings, read_settings).event_handler_timeout,
+        )
         until_s = now_s + 2.0 * limit_s
         if not await asyncio.to_thread(self._store.claim, letter_id, now_s=now_s, until_s=until_s):
             return RetryOutcome.SKIPPED
@@ -356,7 +359,7 @@ class DeadLetterQueue(SingletonMixin):
         return self.purge_old_events(days)
 
     def abandon_stale(self, hours: float) -> int:
-        """Give up pending letters older than *hours*: replaying them now would announce old news."""
+        """Give up pending letters older than *hours*: replaying them now would announce what is long over."""
         stale = self._older_than(hours * 3600.0, pending=True)
         for letter_id in stale:
             self._store.abandon(letter_id)
@@ -376,7 +379,7 @@ async def _nobody(letter: FailedEvent) -> str:
 
 
 async def _first_success(handlers: list[LetterHandler], payload: dict[str, Any]) -> str | None:
-    error, limit_s = "no handler", get_settings().event_handler_timeout
+    error, limit_s = "no handler", process_scope().get(Settings, read_settings).event_handler_timeout
     for handler in handlers:
         scope = asyncio.timeout(limit_s)
         try:

@@ -435,12 +435,12 @@ class DeadLetterStore:
     def _lost(self, db: sqlite3.Connection) -> int:
         """How many letters the file beside the database knows and the database does not."""
         try:
-            told = int(self._mark.read_text(encoding="ascii"))
+            noted = int(self._mark.read_text(encoding="ascii"))
         except (FileNotFoundError, ValueError):
             return 0  # it is written with the next letter
-        if told > _LETTERS_MAX:  # nobody stored so many: it is damaged
+        if noted > _LETTERS_MAX:  # nobody stored so many: it is damaged
             return 0
-        return max(0, told - int(db.execute("SELECT letters FROM stored").fetchone()[0]))
+        return max(0, noted - int(db.execute("SELECT letters FROM stored").fetchone()[0]))
 
     def _write_mark(self, letters: int) -> None:
         """In one write, after the letter. It guards against loss of files, not power cuts: no sync."""

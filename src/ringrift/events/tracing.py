@@ -21,8 +21,9 @@ from opentelemetry import trace
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags
 
 from ringrift.events.event import RouterEvent, current_delivery
+from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
+from ringrift.settings import Settings, read_settings
 
 __all__ = [
     "TraceContext",
@@ -117,7 +118,7 @@ def span(name: str, **attributes: Any) -> Iterator[Span]:
             try:
                 yield started
             finally:
-                if get_settings().trace_debug:
+                if process_scope().get(Settings, read_settings).trace_debug:
                     elapsed_ms = (runtime.monotonic_s() - begun_s) * 1000.0
                     log.info(
                         "trace.span", span=name, trace_id=get_trace_id(), elapsed_ms=elapsed_ms, **attributes

@@ -44,8 +44,9 @@ from ringrift.events.subscriptions import (
     check_parts,
 )
 from ringrift.events.tracing import current_trace_id
+from ringrift.process import process_scope
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings, read_settings
 from ringrift.status import HealthCheckResult
 
 # What a router stands on, handed in, so that tests and embedding programs decide it.
@@ -56,7 +57,7 @@ class Surroundings:
     """What a router stands on. The defaults keep everything inside this process."""
 
     runtime: Runtime = field(default_factory=system_runtime)
-    settings: Settings = field(default_factory=get_settings)
+    settings: Settings = field(default_factory=lambda: process_scope().get(Settings, read_settings))
     log_connection: LogConnection | None = None
     dead_letters: DeadLetterSink | None = None
 

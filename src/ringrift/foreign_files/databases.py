@@ -173,9 +173,9 @@ def _check_tables(db: sqlite3.Connection, tables: Mapping[str, ForeignTable]) ->
 
 def _check_pages(db: sqlite3.Connection) -> None:
     """Have SQLite look at every page once: afterwards no two tables share one, and no walk is endless."""
-    (told,) = db.execute("PRAGMA quick_check(1)").fetchone()
-    if told != "ok":
-        raise _Refused(f"the database is damaged ({str(told)[:200]})")
+    (counted,) = db.execute("PRAGMA quick_check(1)").fetchone()
+    if counted != "ok":
+        raise _Refused(f"the database is damaged ({str(counted)[:200]})")
 
 
 def _check_values(db: sqlite3.Connection, tables: Mapping[str, ForeignTable]) -> None:

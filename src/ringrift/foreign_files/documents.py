@@ -46,6 +46,11 @@ def printable(text: str, length_max: int = 400) -> str:
     return shown if len(text) <= length_max else f"{shown}…"
 
 
+def is_plain_text(text: str) -> bool:
+    """Whether *text* has neither control characters nor bytes that are not UTF-8."""
+    return not any(c < " " or c == "\x7f" or "\ud800" <= c <= "\udfff" for c in text)
+
+
 def _check_depth(content: bytes, depth_max: int) -> None:
     if content.count(b"[") + content.count(b"{") <= depth_max:
         return

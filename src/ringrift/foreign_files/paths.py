@@ -77,8 +77,8 @@ def read_open(file: BinaryIO, path: Path, *, bytes_max: int) -> bytes:
     while size <= bytes_max and size < len(content) <= bytes_max and (more := file.read(_CHUNK_BYTES)):
         content += more
     if size > bytes_max or len(content) > bytes_max:
-        told = f"it has {max(size, len(content))} bytes, and {bytes_max} are the most that are read"
-        raise Corrupt(path, found=told, advice="Check where it came from")
+        text = f"it has {max(size, len(content))} bytes, and {bytes_max} are the most that are read"
+        raise Corrupt(path, found=text, advice="Check where it came from")
     return content
 
 

@@ -122,12 +122,12 @@ class SampleArchive:
     def checksums(self) -> Mapping[str, str]:
         """SHA-256 of the arrays, as the export wrote them; empty if there are none."""
         text = self.text("checksums")
-        told = None if text is None else parse_json(text)
-        if told is None:
+        listed = None if text is None else parse_json(text)
+        if listed is None:
             return {}
-        if not isinstance(told, dict) or not all(isinstance(each, str) for each in told.values()):
+        if not isinstance(listed, dict) or not all(isinstance(each, str) for each in listed.values()):
             raise NoSamples("its checksums are no names and digests")
-        return told
+        return listed
 
     def _array(self, info: zipfile.ZipInfo) -> StoredArray:
         with self._archive.open(info) as member:

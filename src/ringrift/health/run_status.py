@@ -6,15 +6,21 @@ the loop see it without knowing the loop. `ringrift status` loads this, so it lo
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ringrift.decoding import decode_as
 from ringrift.engine.encoding import decode_value
 from ringrift.engine.ports import KeyValue
 from ringrift.engine.records import read_record, write_record
 from ringrift.errors import AlreadyExists, Corrupt
+from ringrift.files import make_folders, remove_file, replace_file
+from ringrift.foreign_files.paths import read_regular
+from ringrift.process_identity import is_alive, own_start_s
 
 STATUS_KEY = "learning/status"
 SILENT_S = 30.0  # the control process says how it is every second; after this it may be gone
@@ -282,3 +288,48 @@ async def read_identity(kv: KeyValue) -> str:
         return "" if entry is None else entry.value.decode()
     except UnicodeDecodeError as error:
         raise Corrupt(IDENTITY_KEY, found=f"no name of a run ({error})", advice="Restore a backup") from None
+
+
+# Where the control process of a data folder can be reached.
+
+
+ADDRESS_FILE = "probes.json"  # in the folder of what coordinates
+ADDRESS_BYTES_MAX = 10_000
+
+
+class Address(msgspec.Struct, frozen=True):
+    """The probes' URL and the process that serves it. Its start tells it from a later one of its number."""
+
+    url: str
+    pid: int
+    began_s: float = 0.0
+
+    @classmethod
+    def of_this_process(cls, url: str) -> Address:
+        return cls(url=url, pid=os.getpid(), began_s=own_start_s())
+
+    @property
+    def is_alive(self) -> bool:
+        return is_alive(self.pid, self.began_s)
+
+
+def write_address(folder: Path, address: Address) -> None:
+    """Tell others; replaces what an earlier process wrote."""
+    make_folders(folder)
+    replace_file(folder / ADDRESS_FILE, msgspec.json.encode(address), durable=False)
+
+
+def read_address(folder: Path) -> Address | None:
+    """Return the address of a process that lives; None if there is none."""
+    try:
+        content = read_regular(folder / ADDRESS_FILE, bytes_max=ADDRESS_BYTES_MAX)
+        address = decode_as(content, Address)
+    except (FileNotFoundError, Corrupt, msgspec.DecodeError, UnicodeDecodeError):
+        return None  # one that is damaged reaches nobody either
+    return address if address.is_alive else None
+
+
+def forget_address(folder: Path, address: Address) -> None:
+    """Take the address back, unless somebody else has written theirs."""
+    if read_address(folder) == address:
+        remove_file(folder / ADDRESS_FILE)

@@ -231,11 +231,11 @@ class _Host:
             # Only this thread would be in the child, which would wait for what the others hold.
             why = HostRefused(number=order.number, reason=f"{threads} threads run in it", outdated=True)
             return self._refuse(why, streams)
-        told, tell = os.pipe2(os.O_CLOEXEC)
+        reading, tell = os.pipe2(os.O_CLOEXEC)
         try:
             pid = os.fork()
         except OSError as error:
-            for each in (told, tell):
+            for each in (reading, tell):
                 os.close(each)
             why = HostRefused(number=order.number, reason=error.strerror or "fork", errno=error.errno or 0)
             return self._refuse(why, streams)
@@ -244,7 +244,7 @@ class _Host:
             return True
         for each in (tell, *streams):
             os.close(each)
-        with os.fdopen(told, "rb") as answer:
+        with os.fdopen(reading, "rb") as answer:
             problem = answer.read().decode(errors="replace")
         if problem:
             os.waitpid(pid, 0)

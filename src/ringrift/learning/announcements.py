@@ -77,7 +77,7 @@ def promoted(context: AnnouncementContext, fact: Promoted) -> list[Announcement]
         before = context.rating(fact.previous)
         change |= {"previous_elo": before, "elo_gain": elo - before, "supersedes": fact.previous}
     was = {state for _, state, _ in context.state.models[model].history}
-    told = [
+    announcements = [
         *_verdict(context, model, passed=True),
         *([] if ModelState.STAGING in was else [_candidate(context, model)]),
         ("PROMOTION_STARTED", about),
@@ -85,8 +85,8 @@ def promoted(context: AnnouncementContext, fact: Promoted) -> list[Announcement]
     ]
     old = _UNRANKED if fact.previous is None else tier_of(context.rating(fact.previous))
     if (new := tier_of(elo)) != old and model in context.ratings:
-        told.append(("TIER_PROMOTION", {**about, "old_tier": old, "new_tier": new, "elo": elo}))
-    return [*told, _iteration(context, model, was_promoted=True)]
+        announcements.append(("TIER_PROMOTION", {**about, "old_tier": old, "new_tier": new, "elo": elo}))
+    return [*announcements, _iteration(context, model, was_promoted=True)]
 
 
 def rejected(context: AnnouncementContext, fact: Rejected) -> list[Announcement]:
@@ -243,26 +243,26 @@ def _ended(context: AnnouncementContext, job: OpenJob, fact: JobEnded) -> list[A
     if report is None:
         error = fact.error or "it failed and left no message"
         broken = FAILED.get(job.stage)
-        told = [] if broken is None else broken(context, job, error)
+        announcements = [] if broken is None else broken(context, job, error)
         if LEASE_RAN_OUT not in error:
-            return told  # its worker told the failure
+            return announcements  # its worker told the failure
         failed = {
             **about,
             "error": error,
             "attempts": context.failures_of(job.stage),
             "config_key": context.config,
         }
-        return [("WORK_FAILED", failed), *told]
+        return [("WORK_FAILED", failed), *announcements]
     tell = ENDED.get(job.stage)
     return [] if tell is None else tell(context, job, report)
 
 
-def _archived(_scene: AnnouncementContext, _fact: Archived) -> list[Announcement]:
+def _archived(_context: AnnouncementContext, _fact: Archived) -> list[Announcement]:
     """Nobody waits for an archived model."""
     return []
 
 
-def _generator_moved(_scene: AnnouncementContext, _fact: GeneratorMoved) -> list[Announcement]:
+def _generator_moved(_context: AnnouncementContext, _fact: GeneratorMoved) -> list[Announcement]:
     """The orders of games name it; what is published has not changed."""
     return []
 
@@ -297,7 +297,7 @@ def _recalled(context: AnnouncementContext, fact: Recalled) -> list[Announcement
     return [("PER_PRIORITIES_UPDATED", updated)]
 
 
-def _blocked(_scene: AnnouncementContext, _fact: Blocked) -> list[Announcement]:
+def _blocked(_context: AnnouncementContext, _fact: Blocked) -> list[Announcement]:
     """What waits and why is shown; those who hold something back tell it."""
     return []
 
@@ -338,7 +338,7 @@ def _set_aside(context: AnnouncementContext, fact: WorkerSetAside) -> list[Annou
     return [("DATA_QUALITY_ALERT", {"config_key": context.config, **alert})]
 
 
-def _resumed(_scene: AnnouncementContext, _fact: WorkerResumed) -> list[Announcement]:
+def _resumed(_context: AnnouncementContext, _fact: WorkerResumed) -> list[Announcement]:
     """Whoever resumed it knows."""
     return []
 

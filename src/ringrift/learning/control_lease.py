@@ -41,7 +41,7 @@ from ringrift.learning.facts.store_check import mark_outside_a_run, require_whol
 from ringrift.process import process_scope
 from ringrift.process_identity import has_open, is_stopped, own_start_s, process_numbers
 from ringrift.runtime import Runtime
-from ringrift.settings import get_settings
+from ringrift.settings import Settings
 
 TOKEN_KEY = "control/token"
 RENEWALS_IN_A_LEASE = 8
@@ -72,23 +72,29 @@ class ControlLease:
     """Control of one engine and one data folder, from `take` to `release`."""
 
     def __init__(
-        self, engine: Engine, runtime: Runtime, guard: FolderClaim, *, has_daemons: bool = True
+        self,
+        engine: Engine,
+        runtime: Runtime,
+        guard: FolderClaim,
+        settings: Settings,
+        *,
+        has_daemons: bool = True,
     ) -> None:
         """A program that runs the loop alone, beside daemons of its own, says that it has not the run's."""
         kv = engine.kv
         self._engine, self._kv, self._runtime = engine, kv, runtime
-        self._guard = guard
+        self._guard, self._settings = guard, settings
         self.me = ControlHolder(
             host=runtime.hostname,
             boot=runtime.boot_id,
             numbers=process_numbers(),
             pid=os.getpid(),
             began_s=own_start_s(),
-            folder=str(Path(get_settings().data_dir).resolve()),
+            folder=str(settings.data_dir.resolve()),
             since_s=runtime.now_s(),
             has_daemons=has_daemons,
         )
-        record, lease_s = msgspec.json.encode(self.me).decode(), get_settings().control_lease
+        record, lease_s = msgspec.json.encode(self.me).decode(), settings.control_lease
         self._config = LeaseConfig(lease_s=lease_s, renew_s=lease_s / RENEWALS_IN_A_LEASE)
         self._lease = NamedLease(kv, runtime, NAME, holder=record, config=self._config)
         self._token = 0
@@ -101,6 +107,11 @@ class ControlLease:
     def guard(self) -> WriteGuard:
         """What every write in the name of the control process carries."""
         return WriteGuard(TOKEN_KEY, self._token)
+
+    @property
+    def node(self) -> str:
+        """What other nodes call this one."""
+        return self._settings.node_name or self.me.host
 
     @property
     def held(self) -> bool:
@@ -153,10 +164,10 @@ class ControlLease:
                 continue
             holder = read_holder(seen.holder)
             if holder is None or not (locked and holder.is_dead(self._runtime)):
-                raise Conflict(_controlled_by(holder))
+                raise Conflict(_controlled_by(holder, self._settings))
             log.info("control.holder_is_dead", pid=holder.pid, since_s=holder.since_s)
             await end_lease(self._kv, NAME, holder=seen.holder)
-        raise Conflict(_controlled_by(None))
+        raise Conflict(_controlled_by(None, self._settings))
 
     async def _is_holder_stopped(self) -> bool:
         """Another process has the folder, so it lives. It does no harm if it is stopped, and of this engine.
@@ -164,14 +175,14 @@ class ControlLease:
         A lease that ran out here proves nothing by itself: this may be a copy of the holder's database.
         Raises `Conflict` if the folder is another engine's.
         """
-        last, database = await control_holder(self._kv), get_settings().coordinator_db
+        last, database = await control_holder(self._kv), self._settings.coordinator_db
         if last is None or last.folder != self.me.folder or last.is_dead(self._runtime):
-            raise Conflict(_folder_is_taken(self.me.folder))
+            raise Conflict(_folder_is_taken(self.me.folder, database))
         if not last.is_seen(self._runtime):
             return False
         opened = await asyncio.to_thread(has_open, last.pid, database)
         if opened is False:
-            raise Conflict(_folder_is_taken(self.me.folder))
+            raise Conflict(_folder_is_taken(self.me.folder, database))
         if not (opened and is_stopped(last.pid)):
             return False
         log.warning("control.taken_from_a_holder_that_does_not_move", holder=str(last))
@@ -186,7 +197,7 @@ class ControlLease:
         for _ in range(RENEWALS_IN_A_LEASE + 1):
             await self._runtime.sleep(self._config.renew_s)
             if (seen := await lease_holder(self._kv, NAME)) is not None:
-                raise Conflict(_controlled_by(read_holder(seen.holder)))
+                raise Conflict(_controlled_by(read_holder(seen.holder), self._settings))
             if self._guard.try_acquire():
                 break
         else:
@@ -268,7 +279,7 @@ class ControlLease:
 
         Raises `Conflict` that says who has control, `Corrupt` if the run had come further than the store is.
         """
-        settings = get_settings()
+        settings = self._settings
         await self.take()
         try:
             mine = fenced(self._engine, self.guard, on_lost=self.note_refusal, exchanged=self.exchanged)
@@ -298,7 +309,7 @@ CONTROL_NAME = "control"
 
 def tell_elected(router: UnifiedEventRouter, lease: ControlLease) -> None:
     """This process has found its store whole and leads by its lease; whoever follows the leader looks."""
-    me, term = get_settings().node_name or lease.me.host, lease.guard.revision
+    me, term = lease.node, lease.guard.revision
     tell = router.publish_sync
     tell("STARTUP_STATE_VALIDATED", {"node_id": me, "epoch": term, "valid": True}, CONTROL_NAME)
     before = {} if lease.before is None else {"previous_leader": lease.before.host}
@@ -307,7 +318,7 @@ def tell_elected(router: UnifiedEventRouter, lease: ControlLease) -> None:
 
 async def tell_lost(router: UnifiedEventRouter, lease: ControlLease, reason: str) -> None:
     """Inside this process only: it may write nothing more, and others see who leads by the lease."""
-    me, term = get_settings().node_name or lease.me.host, lease.guard.revision
+    me, term = lease.node, lease.guard.revision
     lost = {"old_leader_id": me, "reason": reason, "term": term}
     await router.publish("LEADER_LOST", lost, CONTROL_NAME, route_to_cross_process=False)
 
@@ -319,37 +330,39 @@ async def control_holder(kv: KeyValue) -> ControlHolder | None:
 
 
 @asynccontextmanager
-async def in_control(engine: Engine, runtime: Runtime, guard: FolderClaim) -> AsyncIterator[Engine]:
+async def in_control(
+    engine: Engine, runtime: Runtime, guard: FolderClaim, settings: Settings
+) -> AsyncIterator[Engine]:
     """Take the control process's place for a moment; yields the engine with the token on its writes.
 
     Raises `Conflict` if a run has control, `Corrupt` if the run had come further than the store is. What is
     written meanwhile is covered by the high-water mark before control is given up.
     """
-    async with ControlLease(engine, runtime, guard).hold() as mine:
+    async with ControlLease(engine, runtime, guard, settings).hold() as mine:
         yield mine
-        await mark_outside_a_run(mine.kv, runtime, get_settings().data_dir)
+        await mark_outside_a_run(mine.kv, runtime, settings.data_dir)
 
 
-def check_folder_is_free(guard: FolderClaim, *, to_begin_anew: bool) -> None:
+def check_folder_is_free(guard: FolderClaim, settings: Settings, *, to_begin_anew: bool) -> None:
     """Before an engine is made or set aside: none is in a data folder that another process controls."""
     if guard.try_acquire():
         return
     if to_begin_anew:
-        raise Conflict(_controlled_by(None))
-    if not get_settings().coordinator_db.exists():
-        raise Conflict(_folder_is_taken(str(get_settings().data_dir)))
+        raise Conflict(_controlled_by(None, settings))
+    if not settings.coordinator_db.exists():
+        raise Conflict(_folder_is_taken(str(settings.data_dir), settings.coordinator_db))
 
 
-def _controlled_by(holder: ControlHolder | None) -> str:
-    folder = get_settings().data_dir if holder is None else holder.folder
+def _controlled_by(holder: ControlHolder | None, settings: Settings) -> str:
+    folder = settings.data_dir if holder is None else holder.folder
     return (
         f"{holder or 'another process'} runs the control process of {folder} already; "
         "stop it first, or give this one another folder with --data"
     )
 
 
-def _folder_is_taken(folder: str) -> str:
+def _folder_is_taken(folder: str, database: Path) -> str:
     return (
-        f"a control process with another engine than {get_settings().coordinator_db} has the data folder "
+        f"a control process with another engine than {database} has the data folder "
         f"{folder}; stop it first, or use its RINGRIFT_COORDINATOR_DB"
     )

@@ -77,7 +77,7 @@ from ringrift.learning.requests import (
     end_gone_trainings,
     failed_training,
     held_slots,
-    is_news,
+    is_new,
     tell_set_aside,
 )
 from ringrift.runtime import Runtime
@@ -179,7 +179,7 @@ class Controller:
         self._champions = ChampionPointers(engine.kv)
         self._recalls = RecallRequests(engine.kv)
         self._requests = StandingRequests(engine.kv)
-        self._told_aside: dict[str, SetAside] | None = None  # None: what the last run told is not known
+        self._known_aside: dict[str, SetAside] | None = None  # None: what the last run told is not known
         self._ledgers: dict[str, Ledger] = {}
         self._jobs: dict[str, str] = {}  # open job: config
         self._unqueued: deque[OpenJob] = deque()  # facts, and not yet in the queue
@@ -369,7 +369,7 @@ class Controller:
         """Make facts of the recalls that people asked for."""
         state = self._ledgers[config].state
         for recall in await self._recalls.waiting(config):
-            if is_news(state, recall):
+            if is_new(state, recall):
                 await self._write(config, msgspec.structs.replace(recall, at_s=self._runtime.now_s()))
                 await self._settle()
             await self._recalls.remove(config, recall)
@@ -409,9 +409,9 @@ class Controller:
                 if known is not None and not known.is_set_aside(now_s) and why.by == BY_PLAN:
                     await self._write(config, _elsewhere(name, why, at_s=now_s))
         await self._settle()
-        if aside != self._told_aside:
+        if aside != self._known_aside:
             await tell_set_aside(self._engine.kv, aside)
-            self._told_aside = aside
+            self._known_aside = aside
         for job_id, config in list(self._jobs.items()):
             if self._ledgers[config].state.open_jobs[job_id].kind == RECOMPUTE:
                 await self._ask_another(job_id, now_s)

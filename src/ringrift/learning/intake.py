@@ -235,22 +235,22 @@ class FileIntake:
         return _Copy(real, target, digest, size)
 
     async def _read(
-        self, kind: str, state: ConfigState, copy: _Copy, told: Mapping[str, Any]
+        self, kind: str, state: ConfigState, copy: _Copy, payload: Mapping[str, Any]
     ) -> tuple[JobOrder, list[JobArtifact], dict[str, Any]]:
         """What the job would have been that brought the file, and what it would have reported."""
         config = state.config
         if kind == "selfplay":
-            counts = {"games": _positive(told, "games_generated"), "rows": 0}  # the check counts them
+            counts = {"games": _positive(payload, "games_generated"), "rows": 0}  # the check counts them
             order = JobOrder(config=config, params={}, purpose=OUTSIDE, program=USER_PROGRAM)
             return order, [_artifact(copy, "shard", counts)], {}
         if kind == "export":
             rows = await asyncio.to_thread(_rows_of, copy.path)
-            counts = {"games": _count(told, "games_exported"), "rows": rows}
+            counts = {"games": _count(payload, "games_exported"), "rows": rows}
             order = JobOrder(config=config, params={"rows_generated": state.rows + rows}, purpose=OUTSIDE)
             return order, [_artifact(copy, "samples", counts)], {}
         if kind == "evaluate":
             results = await asyncio.to_thread(_results_of, copy)
-            order, fields = _evaluation(state, self._loop.rules, results, told)
+            order, fields = _evaluation(state, self._loop.rules, results, payload)
             counts = {"games": sum(match.games for match in results.matches)}
             return order, [_artifact(copy, "evaluation", counts)], fields
         samples = state.newest_samples
@@ -266,10 +266,10 @@ class FileIntake:
         order = JobOrder(
             config=config, params={"batch": 1}, inputs={"samples.npz": samples.digest}, purpose=OUTSIDE
         )
-        fields = {"steps": _count(told, "samples_trained"), "epochs": told.get("epochs")}
-        losses = {"train": told.get("train_loss"), "best_held": told.get("val_loss")}
+        fields = {"steps": _count(payload, "samples_trained"), "epochs": payload.get("epochs")}
+        losses = {"train": payload.get("train_loss"), "best_held": payload.get("val_loss")}
         # Who tells of a training by its slot has told its end there, too: it must not count twice.
-        slot = {SLOT_FIELD: str(told.get("job_id") or "")[:JOB_ID_CHARS_MAX] or None}
+        slot = {SLOT_FIELD: str(payload.get("job_id") or "")[:JOB_ID_CHARS_MAX] or None}
         known = {name: value for name, value in {**fields, **losses, **slot}.items() if value is not None}
         return order, [_artifact(copy, "model", {}), made], known
 
@@ -278,17 +278,17 @@ class FileIntake:
     def _report(
         self,
         state: ConfigState,
-        told: Mapping[str, Any],
+        payload: Mapping[str, Any],
         job: OpenJob,
         artifacts: list[JobArtifact],
         fields: dict[str, Any],
     ) -> JobReport:
         """What the job would have reported. Raises `ConfigError` if it cannot be an answer to it."""
-        took_s = _seconds(told, "duration_seconds")
+        took_s = _seconds(payload, "duration_seconds")
         report = JobReport(
             status="done",
             worker=OUTSIDE,
-            node=str(told.get("node_id") or self._runtime.hostname),
+            node=str(payload.get("node_id") or self._runtime.hostname),
             started_s=job.issued_s - took_s,
             wall_s=took_s,
             cpu_s=0.0,
@@ -389,20 +389,20 @@ def _check_content(kind: str, copy: _Copy, own_programs: tuple[str, ...]) -> Non
     raise ConfigError(f"{copy.real.name} is {found.value}, not {right.value}")
 
 
-def _positive(told: Mapping[str, Any], field: str) -> int:
-    number = told.get(field)
+def _positive(payload: Mapping[str, Any], field: str) -> int:
+    number = payload.get(field)
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= COUNT_MAX:
         raise ConfigError(f"{field} is {number!r}; it must be a whole number from 1 to {COUNT_MAX:,}")
     return number
 
 
-def _count(told: Mapping[str, Any], field: str) -> int:
+def _count(payload: Mapping[str, Any], field: str) -> int:
     """A number that may be left out."""
-    return _positive(told, field) if told.get(field) else 0
+    return _positive(payload, field) if payload.get(field) else 0
 
 
-def _seconds(told: Mapping[str, Any], field: str) -> float:
-    found = told.get(field) or 0.0
+def _seconds(payload: Mapping[str, Any], field: str) -> float:
+    found = payload.get(field) or 0.0
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found <= YEAR_S:
         raise ConfigError(f"{field} is {found!r}; it must be a number of seconds from 0 to a year")
     return float(found)
@@ -448,7 +448,7 @@ def _results_of(copy: _Copy) -> OfferedResults:
 
 
 def _evaluation(
-    state: ConfigState, rules: LearningRules, results: OfferedResults, told: Mapping[str, Any]
+    state: ConfigState, rules: LearningRules, results: OfferedResults, payload: Mapping[str, Any]
 ) -> tuple[JobOrder, dict[str, Any]]:
     """The order that *results* would have answered, and the answer."""
     if results.config != state.config:
@@ -458,8 +458,8 @@ def _evaluation(
         raise _TooEarly(
             f"the run knows no model {results.model_sha256[:12]}; tell it first with TRAINING_COMPLETED"
         )
-    if told.get("model_id") in state.models and told["model_id"] != model.digest:
-        raise ConfigError(f"its games are of model {model.digest[:12]}, not of {told['model_id'][:12]}")
+    if payload.get("model_id") in state.models and payload["model_id"] != model.digest:
+        raise ConfigError(f"its games are of model {model.digest[:12]}, not of {payload['model_id'][:12]}")
     players = board_and_players(state.config)[1]
     if wrong := [each.players for each in results.matches if each.players != players]:
         raise ConfigError(f"games of {wrong[0]} players are no games of {state.config}")
@@ -557,8 +557,8 @@ class RefusedClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_claim(event: RouterEvent) -> bool:
     """Whether somebody other than the loop says that he brought something."""
-    told_by_other = event.event_type in CLAIMS and event.source != LOOP
-    return told_by_other and event.payload.get("success") is not False
+    from_other = event.event_type in CLAIMS and event.source != LOOP
+    return from_other and event.payload.get("success") is not False
 
 
 def refused(event: RouterEvent, why: str) -> RefusedClaim:

@@ -92,25 +92,25 @@ def trained(context: AnnouncementContext, job: OpenJob, report: JobReport) -> li
         return []
     loss, earlier = loss_of(report.fields), _losses_before(context, model)
     passes = _epochs(context, job, model, report)
-    told = [*_checkpoints(context, model, report, loss, passes)]
+    announcements = [*_checkpoints(context, model, report, loss, passes)]
     if loss is not None:
-        told += _early_stop(context, report, loss, passes)
-        told += _anomaly(context, loss, earlier, passes)
-        told += _trend(context, loss, earlier, passes)
-    told += [_completed(context, job, model, report, passes), _next_target(context)]
-    return [*told, *_recovered(context, job)]
+        announcements += _early_stop(context, report, loss, passes)
+        announcements += _anomaly(context, loss, earlier, passes)
+        announcements += _trend(context, loss, earlier, passes)
+    announcements += [_completed(context, job, model, report, passes), _next_target(context)]
+    return [*announcements, *_recovered(context, job)]
 
 
 def training_failed(context: AnnouncementContext, job: OpenJob, error: str) -> list[Announcement]:
     took_s = max(0.0, context.at_s - job.issued_s)
     failed = {"config_key": context.config, "job_id": job.job_id, "error": error, "duration_seconds": took_s}
-    told: list[Announcement] = [("TRAINING_FAILED", failed)]
+    announcements: list[Announcement] = [("TRAINING_FAILED", failed)]
     reset = context.state.reset
     if reset is not None and context.state.restarts and job.issued_s >= reset.at_s:
         attempt = context.failures_of(job.stage)
         about = {"component": context.config, "action": SET_BACK, "error": error, "attempt": attempt}
-        told.append(("RECOVERY_FAILED", about))
-    return told
+        announcements.append(("RECOVERY_FAILED", about))
+    return announcements
 
 
 def _recovered(context: AnnouncementContext, job: OpenJob) -> list[Announcement]:
@@ -160,11 +160,11 @@ def _checkpoints(
         saved["step"] = steps
     if loss is not None:
         saved["metrics"] = {"loss": loss}
-    told: list[Announcement] = [("CHECKPOINT_SAVED", saved)]
+    announcements: list[Announcement] = [("CHECKPOINT_SAVED", saved)]
     if model.parent is None:
-        return told
+        return announcements
     loaded = {"config_key": context.config, "checkpoint_path": blob_path(model.parent)}
-    return [("CHECKPOINT_LOADED", loaded), *told]
+    return [("CHECKPOINT_LOADED", loaded), *announcements]
 
 
 def _early_stop(
@@ -343,17 +343,19 @@ def _validate_issued(context: AnnouncementContext, fact: JobIssued) -> list[Anno
 
 def _validate_ended(context: AnnouncementContext, job: OpenJob, report: JobReport) -> list[Announcement]:
     """Games are new when the rules agreed with them, not before."""
-    told = [_cpu_job(job, report)]
+    announcements = [_cpu_job(job, report)]
     shards = [
         context.state.shards[digest] for digest in job.order.inputs.values() if digest in context.state.shards
     ]
     accepted = sum(shard.games for shard in shards)
     if accepted:
         games = {"new_games": accepted, "total_games": context.state.games}
-        told.append(("NEW_GAMES_AVAILABLE", {"config_key": context.config, "node_id": report.node, **games}))
+        announcements.append(
+            ("NEW_GAMES_AVAILABLE", {"config_key": context.config, "node_id": report.node, **games})
+        )
     if (reached := _threshold(context, rows=sum(shard.rows for shard in shards))) is not None:
-        told.append(reached)
-    return told
+        announcements.append(reached)
+    return announcements
 
 
 def _threshold(context: AnnouncementContext, *, rows: int) -> Announcement | None:
@@ -380,11 +382,11 @@ def _export_issued(context: AnnouncementContext, fact: JobIssued) -> list[Announ
     shards = _shards_of(fact.order)
     games = sum(context.state.shards[digest].games for digest in shards if digest in context.state.shards)
     config = {"config_key": context.config}
-    told: list[Announcement] = [
+    announcements: list[Announcement] = [
         ("EXPORT_TRIGGERED", {**config, "threshold_met": True, "games_synced": games}),
         ("NPZ_EXPORT_STARTED", {**config, "job_id": fact.job_id, "games_planned": games}),
     ]
-    return [*told, ("NPZ_COMBINATION_STARTED", config)] if len(shards) > 1 else told
+    return [*announcements, ("NPZ_COMBINATION_STARTED", config)] if len(shards) > 1 else announcements
 
 
 def _export_ended(context: AnnouncementContext, job: OpenJob, report: JobReport) -> list[Announcement]:
@@ -408,17 +410,17 @@ def _export_ended(context: AnnouncementContext, job: OpenJob, report: JobReport)
         "quality_weighted": False,
     }
     buffer = {"config_key": context.config, "buffer_path": path, "samples": rows}
-    told = [_cpu_job(job, report), ("NPZ_EXPORT_COMPLETE", exported)]
+    announcements = [_cpu_job(job, report), ("NPZ_EXPORT_COMPLETE", exported)]
     if len(shards) > 1:
-        told.append(("NPZ_COMBINATION_COMPLETE", combined))
-    return [*told, ("PER_BUFFER_REBUILT", buffer)]
+        announcements.append(("NPZ_COMBINATION_COMPLETE", combined))
+    return [*announcements, ("PER_BUFFER_REBUILT", buffer)]
 
 
 def _export_failed(context: AnnouncementContext, job: OpenJob, error: str) -> list[Announcement]:
-    told = _cpu_job_failed(context, job, error)
+    announcements = _cpu_job_failed(context, job, error)
     if len(_shards_of(job.order)) > 1:
-        told.append(("NPZ_COMBINATION_FAILED", {"config_key": context.config, "error": error}))
-    return told
+        announcements.append(("NPZ_COMBINATION_FAILED", {"config_key": context.config, "error": error}))
+    return announcements
 
 
 def _cpu_job(job: OpenJob, report: JobReport) -> Announcement:

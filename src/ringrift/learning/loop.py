@@ -71,7 +71,7 @@ class StatusWriter:
         self._mark = mark
         self._covered: dict[str, ConfigMark] = {}  # how far the configs were in the last status with a mark
         self._started_s = runtime.now_s()
-        self._told: dict[str, bytes] = {}  # config: its explanation as it is stored
+        self._stored: dict[str, bytes] = {}  # config: its explanation as it is stored
         self._ill = ""  # why the doctor could not look, when last asked
         self.doctor_failures = 0
 
@@ -80,10 +80,10 @@ class StatusWriter:
         kv = self._engine.kv
         await write_record(kv, STATUS_KEY, await self.status_view(state))
         for config, plan in self._controller.plans.items():
-            told = msgspec.json.encode(plan.explanations)
-            if told != self._told.get(config):
-                await kv.put(EXPLAIN_PREFIX + quoted(config), told)
-                self._told[config] = told
+            content = msgspec.json.encode(plan.explanations)
+            if content != self._stored.get(config):
+                await kv.put(EXPLAIN_PREFIX + quoted(config), content)
+                self._stored[config] = content
         if self._mark is not None:
             marks = self._controller.marks()
             await self._mark.keep(marks, always=marks != self._covered)  # the status is to be covered, too
@@ -162,7 +162,7 @@ def _only_prepares(worker: WorkerRecord) -> bool:
 END_WAIT_S = 600.0
 PLAN_AT_LEAST_EVERY_S = 2.0
 STATUS_EVERY_S = 1.0
-PICTURE_S_MAX = 60.0
+STATUS_S_MAX = 60.0
 
 
 class TrainingLoop:
@@ -251,7 +251,7 @@ class TrainingLoop:
 
     async def _show(self, state: str) -> None:
         """Store the status. Learning does not end because it cannot be drawn: that is counted and told."""
-        drawn = await call_async(partial(self._status.write, state), timeout_s=PICTURE_S_MAX)
+        drawn = await call_async(partial(self._status.write, state), timeout_s=STATUS_S_MAX)
         if drawn.error is not None:
             self.status_writes_failed += 1
             if drawn.problem != self.status_problem:

@@ -91,10 +91,10 @@ def rebuilt_facts(facts: Sequence[AnyFact]) -> int:
 
 def moment(config: str, facts: Sequence[AnyFact], rules: LearningRules, *, at: int) -> Moment:
     """What the plan says after the first *at* facts, and whether the next fact follows from it."""
-    told, after = facts[:at], facts[at] if at < len(facts) else None
-    for fact in told:
+    before, after = facts[:at], facts[at] if at < len(facts) else None
+    for fact in before:
         rules = rules_of(fact) or rules
-    state = fold(config, told, bucket_rules=rules.bucket)
+    state = fold(config, before, bucket_rules=rules.bucket)
     at_s = state.last_s if after is None else after.at_s
     made = _plan(state, rules, at_s, RatingCurves())
     found = [each for each in replay(config, facts[: at + 1], rules) if each.number == at + 1]
@@ -183,8 +183,8 @@ def _difference(expected: Any, found: Any, name: str = "") -> str:
         for key in dict.fromkeys((*expected, *found)):
             if key not in expected or key not in found:
                 return f"{name}{key} is {'missing' if key not in found else 'too much'}"
-            if told := _difference(expected[key], found[key], f"{name}{key}."):
-                return told
+            if difference := _difference(expected[key], found[key], f"{name}{key}."):
+                return difference
         return ""
     return "" if expected == found else f"{name.rstrip('.')} is {_brief(found)}, not {_brief(expected)}"
 
@@ -293,9 +293,9 @@ def rebuild(
         rules = rules_of(fact) or rules
     work = _Rebuilding(config, kept, rules)
     known = {fact.job_id for fact in kept if isinstance(fact, JobEnded)}
-    told = {each.item_id: each for each in jobs if each.order.config == config}
-    missing = sorted((each for each in told.values() if each.item_id not in known), key=lambda e: e.ended_s)
-    in_reports = {artifact.digest for each in told.values() for artifact in each.report.artifacts}
+    ended = {each.item_id: each for each in jobs if each.order.config == config}
+    missing = sorted((each for each in ended.values() if each.item_id not in known), key=lambda e: e.ended_s)
+    in_reports = {artifact.digest for each in ended.values() for artifact in each.report.artifacts}
     stray = [each for each in shards if each.config == config and each.digest not in work.state.shards]
     stray = [each for each in stray if each.digest not in in_reports]
     if not missing and not stray:
@@ -338,8 +338,8 @@ class _Rebuilding:
         for job in jobs:
             if found := _NUMBER.search(job.item_id):
                 numbers[job.kind].add(int(found[1]))
-        for kind, told in sorted(numbers.items()):
-            for number in sorted(set(range(self.state.issued[kind] + 1, max(told) + 1)) - told):
+        for kind, ended in sorted(numbers.items()):
+            for number in sorted(set(range(self.state.issued[kind] + 1, max(ended) + 1)) - ended):
                 name = job_id(self.state.config, kind, number)
                 self._order(
                     name, kind, JobOrder(config=self.state.config, params={}), self.state.last_s, LOST

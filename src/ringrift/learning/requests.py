@@ -163,7 +163,7 @@ class RecallRequests(WaitingRequests[Recalled]):
         super().__init__(KvRecords(kv, RECALL_PREFIX, Recalled), lambda recall: recall.recall_id)
 
 
-def is_news(state: ConfigState, recall: Recalled) -> bool:
+def is_new(state: ConfigState, recall: Recalled) -> bool:
     """Whether *recall* would change what the facts say."""
     known = state.recalls.get(recall.recall_id)
     if known is None:
@@ -204,7 +204,7 @@ def changes_standing(state: ConfigState, request: Request, now_s: float) -> bool
 
 async def tell_set_aside(kv: KeyValue, aside: dict[str, SetAside]) -> None:
     """Make the records that workers look at be *aside*, no more and no less."""
-    told = {entry.key: entry.value for entry in await kv.entries(SET_ASIDE)}
+    known = {entry.key: entry.value for entry in await kv.entries(SET_ASIDE)}
     wanted = {
         set_aside_key(name): msgspec.json.encode(
             SetAsideRecord(worker=name, reason=why.reason, since_s=why.since_s, until_s=why.until_s)
@@ -212,9 +212,9 @@ async def tell_set_aside(kv: KeyValue, aside: dict[str, SetAside]) -> None:
         for name, why in aside.items()
     }
     for key, value in wanted.items():
-        if told.get(key) != value:
+        if known.get(key) != value:
             await kv.put(key, value)
-    for key in told.keys() - wanted.keys():
+    for key in known.keys() - wanted.keys():
         await kv.delete(key)
 
 
@@ -281,7 +281,7 @@ class TrainingJob(msgspec.Struct, frozen=True, kw_only=True):
 class _Held:
     job: TrainingJob
     leases: tuple[NamedLease, ...]
-    keepers: TaskOwner  # renew the leases
+    renewals: TaskOwner  # renew the leases
 
 
 class TrainingSlots:
@@ -347,10 +347,10 @@ class TrainingSlots:
             model_version=model_version,
         )
         leases = (own, place)
-        keepers = TaskOwner(f"training slot {job.job_id}")
+        renewals = TaskOwner(f"training slot {job.job_id}")
         for lease in leases:
-            keepers.create_task(self._keep(job, lease), name=lease.name)
-        self._held[job.job_id] = _Held(job, leases, keepers)
+            renewals.create_task(self._keep(job, lease), name=lease.name)
+        self._held[job.job_id] = _Held(job, leases, renewals)
         await self._write(kv, job)
         log.info("training.slot_taken", job_id=job.job_id, config=config_key, token=token)
         return job
@@ -365,12 +365,12 @@ class TrainingSlots:
         held = self._held.pop(job_id, None)
         if held is None:
             return False
-        await held.keepers.stop(RELEASE_S)
+        await held.renewals.stop(RELEASE_S)
         async with asyncio.timeout(RELEASE_S):
             kv = (await self._open_engine()).kv
             entry = await kv.get(_job_key(held.job.config_key))
             # Also after the lease ran out, unless another has seen to the end meanwhile.
-            told = entry is None or not _is_open(entry, job_id) or not await _is_deleted(kv, entry)
+            by_others = entry is None or not _is_open(entry, job_id) or not await _is_deleted(kv, entry)
             for lease in held.leases:
                 await lease.release()
             # The slot is free by now, so what its holder says is kept as far as it can be.
@@ -378,7 +378,7 @@ class TrainingSlots:
             loss = held.job.best_val_loss if val_loss is None else number(val_loss)
             now_s = self._runtime.now_s()
             await _keep_end(kv, msgspec.structs.replace(held.job, best_val_loss=loss, ended_s=now_s, **said))
-        return not told
+        return not by_others
 
     async def ended(self) -> list[TrainingJob]:
         """Return the trainings that had a slot and gave it back, oldest first, in whichever process."""
@@ -421,7 +421,7 @@ class TrainingSlots:
         # The claim of a worker that was killed stands until somebody next asks the queue for work.
         return {config: item for config, item in found.items() if (item.lease_until_s or now_s + 1) > now_s}
 
-    async def told_by_workers(self) -> dict[str, RunningRecord]:
+    async def reported_by_workers(self) -> dict[str, RunningRecord]:
         """Return what workers say of the jobs that they have, by item."""
         return {each.job_id: each for each in await running_jobs((await self._open_engine()).kv)}
 

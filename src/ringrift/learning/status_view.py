@@ -459,8 +459,8 @@ def _next(plan: ConfigPlan | None) -> str:
     if plan is None:
         return "starting"
     order = {stage: number for number, stage in enumerate(("train", "evaluate", *STAGES))}
-    told = (each for each in plan.explanations if each.stage != TUNING)
-    said = sorted(told, key=lambda each: (not each.will, order.get(each.stage, len(order))))
+    explained = (each for each in plan.explanations if each.stage != TUNING)
+    said = sorted(explained, key=lambda each: (not each.will, order.get(each.stage, len(order))))
     return f"{said[0].stage}: {said[0].reason}" if said else ""
 
 

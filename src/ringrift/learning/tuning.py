@@ -245,7 +245,7 @@ def _found(state: ConfigState, subject: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def told_of_finding(state: ConfigState, run: OptimizationRun, preset: str) -> tuple[str, dict[str, Any]]:
+def report_of_finding(state: ConfigState, run: OptimizationRun, preset: str) -> tuple[str, dict[str, Any]]:
     """Text and details of the note that puts in force what *run* found; *preset* is the size of the settings.
 
     It says what was in force before: that is what comes back if the finding is dropped.

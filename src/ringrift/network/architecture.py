@@ -81,8 +81,10 @@ class Architecture:
                 continue
             high = LARGEST[each.name]
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-                told = repr(value)[:40]
-                raise ConfigError(f"network: {each.name} must be a whole number, {low} to {high}, not {told}")
+                shown = repr(value)[:40]
+                raise ConfigError(
+                    f"network: {each.name} must be a whole number, {low} to {high}, not {shown}"
+                )
         if self.action_planes + self.placeless == 0:
             raise ConfigError("network: there must be an action")
         if self.parameter_count > PARAMETERS_MAX:

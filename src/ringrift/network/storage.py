@@ -101,8 +101,8 @@ def _check_header(path: Path, content: bytes, shapes: Mapping[str, tuple[int, ..
         have = found.get(name, {}).get("shape")
         want = list(shapes[name]) if name in shapes else None
         if have != want or found[name].get("dtype") != "F32":
-            field, told = f"tensor {name[:80]}", f"{have!s:.80}"
-            raise ArchitectureMismatch(str(path), field=field, wanted=want, found=told)
+            field, shown = f"tensor {name[:80]}", f"{have!s:.80}"
+            raise ArchitectureMismatch(str(path), field=field, wanted=want, found=shown)
 
 
 def _announced(content: bytes) -> dict[str, dict[str, Any]]:

@@ -123,9 +123,9 @@ class DiskRules:
     def __post_init__(self) -> None:
         levels = (self.target, self.proactive, self.warning, self.critical, self.emergency)
         if not all(low < high for low, high in zip((0.0, *levels), (*levels, 100.0), strict=True)):
-            told = ", ".join(f"{level:g}" for level in levels)
+            text = ", ".join(f"{level:g}" for level in levels)
             raise ConfigError(
-                f"disk levels are {told}; they must rise from target to proactive, warning, critical and "
+                f"disk levels are {text}; they must rise from target to proactive, warning, critical and "
                 "emergency, between 0 and 100"
             )
 
@@ -345,17 +345,17 @@ class DiskSpaceManagerDaemon(WakingDaemon):
         health = super().health_check()
         if not health.healthy or self.usage is None:
             return health
-        told = f"the disk is {self.usage.percent:.0f} % full"
+        text = f"the disk is {self.usage.percent:.0f} % full"
         if self.level >= DiskLevel.CRITICAL:
-            return HealthCheckResult.unhealthy(f"{told}: no new files are taken in", **health.details)
+            return HealthCheckResult.unhealthy(f"{text}: no new files are taken in", **health.details)
         if self.level >= DiskLevel.WARNING:
-            return HealthCheckResult.degraded(told, **health.details)
+            return HealthCheckResult.degraded(text, **health.details)
         return health
 
     def get_status(self) -> dict[str, Any]:
-        told = {"level": self.level.name.lower(), "bytes_freed": self.bytes_freed}
+        report = {"level": self.level.name.lower(), "bytes_freed": self.bytes_freed}
         percent = None if self.usage is None else self.usage.percent
-        return {**super().get_status(), **told, "used_percent": percent}
+        return {**super().get_status(), **report, "used_percent": percent}
 
 
 # MAINTENANCE: logs stay small, dead letters do not pile up, databases give back what they no longer need.
@@ -398,9 +398,9 @@ class UpkeepDaemon(WakingDaemon):
         if self._is_due("vacuum", 7 * DAY_S):
             self.last["vacuum"] = await asyncio.to_thread(vacuum, self._settings.dlq_path)
         if done := [size for size in freed if size]:
-            told = {"bytes_freed": sum(done), "cleanups_performed": len(done)}
+            payload = {"bytes_freed": sum(done), "cleanups_performed": len(done)}
             where = {"node_id": self._runtime.hostname}
-            await self.router.publish("DISK_CLEANUP_TRIGGERED", {**where, **told}, self.name)
+            await self.router.publish("DISK_CLEANUP_TRIGGERED", {**where, **payload}, self.name)
 
     def _is_due(self, what: str, every_s: float) -> bool:
         now_s = self._runtime.monotonic_s()

@@ -89,7 +89,7 @@ class BlobsContract:
         assert await blobs.has(digest)
         assert await blobs.size(digest) == 0
 
-    async def test_absence_is_told(self, bench: EngineBench) -> None:
+    async def test_absence_is_reported(self, bench: EngineBench) -> None:
         blobs, absent = (await bench.open()).blobs, _digest(b"absent")
         assert not await blobs.has(absent)
         assert await blobs.size(absent) is None

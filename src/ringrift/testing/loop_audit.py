@@ -218,9 +218,9 @@ class LoopAudit:
         matches += sum(len(r.fields["pairs"]) for fact, r in reports if fact.kind == "tournament")
         self._same("matches", matches, len(state.matches))
 
-    def _same(self, what: str, counted: float, told: float) -> None:
-        if abs(counted - told) > 1e-6:  # some are sums of shares
-            self._wrong(f"{what}: {counted} by the reports, {told} by the state")
+    def _same(self, what: str, counted: float, reported: float) -> None:
+        if abs(counted - reported) > 1e-6:  # some are sums of shares
+            self._wrong(f"{what}: {counted} by the reports, {reported} by the state")
 
     async def _check_champion(self, *, recovered: bool) -> None:
         """The pointer follows the facts; a crash may leave it one change behind until the next start."""

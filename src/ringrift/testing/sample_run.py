@@ -197,7 +197,7 @@ def _running(sample: SampleRun, position: int) -> tuple[StageProgress, ...]:
 
 
 def _decisions(sample: SampleRun) -> tuple[RunDecision, ...]:
-    told = (
+    decisions = (
         ("promoted 9b1c44d07e21", "won 38.5 of 64 points in 32 pairs: the test says stronger (5 % error)"),
         ("train", "52,300 new rows have earned 209,200 sample-steps; one chunk is 196,608"),
         ("export", "window of 161,000 rows from 5,192 games; 44 new shards"),
@@ -215,7 +215,7 @@ def _decisions(sample: SampleRun) -> tuple[RunDecision, ...]:
             what=what,
             reason=reason,
         )
-        for number, (what, reason) in enumerate(told)
+        for number, (what, reason) in enumerate(decisions)
         if sample.configs
     )
 

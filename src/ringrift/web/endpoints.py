@@ -183,7 +183,7 @@ def render(snapshot: ProbeSnapshot | None, *, now_s: float, accept: str) -> tupl
 
 
 BODY_BYTES_MAX = 1_000_000
-PICTURE_S_MAX = 0.5  # a probe waits no longer for a new snapshot: it must answer while the loop is blocked
+SNAPSHOT_S_MAX = 0.5  # a probe waits no longer for a new snapshot: it must answer while the loop is blocked
 _TEXT_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"?|[\[\]{}]', re.DOTALL)
 PAGE = Path(__file__).parent / "page"
 # A browser asks each time whether a file changed, so that an upgrade shows at once.
@@ -337,10 +337,10 @@ class Probes:
             latest is not None and self._runtime.monotonic_s() - latest.taken_s <= FRESH_S
         ):
             return latest
-        news = asyncio.Event()
-        leave = board.listen(waker(asyncio.get_running_loop(), news))
+        changed = asyncio.Event()
+        leave = board.listen(waker(asyncio.get_running_loop(), changed))
         try:
-            await set_within(news, PICTURE_S_MAX)
+            await set_within(changed, SNAPSHOT_S_MAX)
         finally:
             leave()
         return board.latest()

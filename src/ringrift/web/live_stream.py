@@ -133,17 +133,17 @@ class LiveStream:
         self._board.wake()
 
     async def _watch(self, mark: str) -> AsyncIterator[bytes]:
-        news = asyncio.Event()
+        changed = asyncio.Event()
         self._watchers += 1
-        leave = self._board.listen(waker(asyncio.get_running_loop(), news))
+        leave = self._board.listen(waker(asyncio.get_running_loop(), changed))
         try:
             yield f"retry: {RETRY_MS}\n\n".encode()
             while not self._closing:
-                news.clear()
+                changed.clear()
                 for message in self._messages(mark):
                     yield message
                 mark = self._sections.mark
-                await set_within(news, BEAT_S)
+                await set_within(changed, BEAT_S)
             yield _message("bye", {"now_s": self._runtime.now_s()})
         finally:
             leave()
@@ -180,22 +180,22 @@ class _EventStream(StreamingResponse):
             return
 
 
-def waker(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> Callable[[], None]:
+def waker(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> Callable[[], None]:
     """What a board calls to set *changed* on *loop*."""
 
     def wake() -> None:
         # The watcher leaves the board before its loop ends, except when the whole thread is torn down.
         if not loop.is_closed():
-            loop.call_soon_threadsafe(news.set)
+            loop.call_soon_threadsafe(changed.set)
 
     return wake
 
 
-async def set_within(news: asyncio.Event, seconds: float) -> None:
+async def set_within(changed: asyncio.Event, seconds: float) -> None:
     """Wait until *changed* is set, for so long at most."""
     try:
         async with asyncio.timeout(seconds):
-            await news.wait()
+            await changed.wait()
     except TimeoutError:
         return
 

@@ -21,6 +21,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.daemons.status import DaemonReader
 from ringrift.engine.opening import get_engine
@@ -30,14 +31,14 @@ from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.tracing import continued, extract
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import secret_in
+from ringrift.health.run_status import Address, forget_address, write_address
 from ringrift.learning.requests import ALL, Pauses
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
 from ringrift.tls import CertificateFiles, own_files
 from ringrift.web.access import TOKEN_FILE, AccessKeys
-from ringrift.web.address import Address, forget_address, write_address
 from ringrift.web.endpoints import PostedEvent, PostedRequest, Probes, events_by_http
 from ringrift.web.live_stream import LiveStream
 from ringrift.web.snapshot import FRESH_S, UNASKED_S, RunReader, SnapshotBoard, take_snapshot

@@ -67,11 +67,11 @@ class SnapshotBoard:
             self._latest = snapshot
         self.wake()
 
-    def listen(self, on_news: Callable[[], None]) -> Callable[[], None]:
-        """Have *on_news* called, in the writer's thread, after every snapshot; returns how to leave."""
+    def listen(self, on_change: Callable[[], None]) -> Callable[[], None]:
+        """Have *on_change* called, in the writer's thread, after every snapshot; returns how to leave."""
         ticket = object()
         with self._lock:
-            self._listeners[ticket] = on_news
+            self._listeners[ticket] = on_change
         if self.ask is not None:
             self.ask()
 
@@ -85,8 +85,8 @@ class SnapshotBoard:
         """Call everybody who listens."""
         with self._lock:
             listeners = tuple(self._listeners.values())
-        for on_news in listeners:
-            on_news()
+        for on_change in listeners:
+            on_change()
 
     def latest(self) -> ProbeSnapshot | None:
         with self._lock:
@@ -208,12 +208,12 @@ def _events(router: UnifiedEventRouter) -> list[dict[str, Any]]:
 
 
 def _about(payload: Mapping[str, Any]) -> str:
-    told = [
+    facts = [
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in payload.items()
         if isinstance(value, str | int | float) and value != ""
     ]
-    text = ", ".join(told[:FIELDS_SHOWN])
+    text = ", ".join(facts[:FIELDS_SHOWN])
     return text if len(text) <= ABOUT_CHARS_MAX else f"{text[: ABOUT_CHARS_MAX - 1]}…"
 
 

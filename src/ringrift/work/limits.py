@@ -680,8 +680,8 @@ def check_memory_warning(ask: Question, limits: TaskLimits) -> SpawnVerdict | No
     seen, most = ask.resources, limits.memory_percent_warning
     if seen is None or seen.memory_percent < most or not sum(ask.on_node.values()):
         return None
-    told = f"memory {seen.memory_percent:.0f} % used"
-    return refuse(f"{told}; {most:.0f} % is the limit beside other tasks, as tasks ran out of memory")
+    text = f"memory {seen.memory_percent:.0f} % used"
+    return refuse(f"{text}; {most:.0f} % is the limit beside other tasks, as tasks ran out of memory")
 
 
 def check_resources(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:

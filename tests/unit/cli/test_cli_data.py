@@ -15,6 +15,7 @@ from run_folder import in_engine
 from data_http import SECRET, DataServerThread
 from ringrift.cli.data.plane import WatchedTransfers, bars, size_text
 from ringrift.cli.main import app
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import DataNode
 from ringrift.data.files import prepare_database_for_transfer
@@ -26,7 +27,6 @@ from ringrift.data.transfer.receiving import MetadataFolder, packed_cards
 from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 
 DAY_S = 86_400.0
 

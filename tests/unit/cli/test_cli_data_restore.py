@@ -9,11 +9,11 @@ from run_folder import in_engine, write_models
 from test_cli_data import answer, blob, make, ringrift
 
 from ringrift.cli.main import app
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.engine.lock_files import LockFile
 from ringrift.learning.controller import job_id
 from ringrift.process import process_scope
-from ringrift.settings import get_settings
 from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport, SealedJob
 
 CONFIG = "hex8_2p"

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from run_folder import write_status
 
 from ringrift.cli.main import COMMANDS, app
-from ringrift.settings import get_settings
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.testing.sample_run import SampleRun
 
 SLOW_TO_LOAD = ("asyncio", "psutil", "structlog", "starlette", "opentelemetry")

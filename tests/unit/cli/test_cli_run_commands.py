@@ -10,13 +10,13 @@ import psutil
 import pytest
 from run_folder import answer, in_engine, ringrift, write_models, write_status, write_student
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.safeguards import get_emergency_stop
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.health.run_status import EXPLAIN_PREFIX, read_run_choice
 from ringrift.learning.facts.ledger import quoted
 from ringrift.learning.plan.orders import Explanation
 from ringrift.learning.requests import ALL, Pauses
-from ringrift.settings import get_settings
 from ringrift.testing.sample_run import TWELVE, SampleRun
 from ringrift.work.worker.records import WorkerRecord, worker_key
 

@@ -14,7 +14,7 @@ from ringrift.engine.ports import Claimant
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.facts.records import BucketRules
-from ringrift.learning.tuning import OptimizationStatus, TuningStore, told_of_finding
+from ringrift.learning.tuning import OptimizationStatus, TuningStore, report_of_finding
 from ringrift.process import process_scope
 from ringrift.settings import Settings
 
@@ -94,7 +94,7 @@ def test_the_list_says_what_is_in_force_and_how_it_stands(folder, alive):
         )
         await store.put(done)
         ledger = await Ledger.open(engine.kv, CONFIG, bucket_rules=BucketRules())
-        text, details = told_of_finding(ledger.state, done, "small")
+        text, details = report_of_finding(ledger.state, done, "small")
         await ledger.append(Noted(at_s=500.0, topic="tuned", text=text, details=details))
 
     in_engine(end)

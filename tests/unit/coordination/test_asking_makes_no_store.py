@@ -10,8 +10,8 @@ from app.coordination.transaction_isolation import get_transaction_isolation
 from app.coordination.transfer_verification import get_transfer_verifier
 
 from ringrift.coordination.cluster_manifest import get_cluster_manifest
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.sync_coordinator import get_sync_scheduler
-from ringrift.settings import get_settings
 
 QUESTIONS = {
     "locks": lambda: get_sync_mutex().get_stats()["active_locks"],

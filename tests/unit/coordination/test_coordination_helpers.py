@@ -14,6 +14,7 @@ from ringrift.coordination.async_bridge_manager import (
     run_in_thread,
 )
 from ringrift.coordination.backpressure import QueueType
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_emission_mixin import EventEmissionMixin
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.orchestrator_registry import (
@@ -26,7 +27,6 @@ from ringrift.coordination.tracing import new_trace, with_trace
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, Conflict, ForeignFile, Unavailable
 from ringrift.events.tracing import get_trace_id, inject, span
-from ringrift.settings import get_settings
 
 
 @pytest.fixture

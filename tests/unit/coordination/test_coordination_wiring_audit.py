@@ -9,12 +9,12 @@ import pytest
 import ringrift
 from ringrift.capabilities import capability
 from ringrift.coordination.coordination_bootstrap import bootstrap_coordination, shutdown_coordination
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.unified_health_manager import UnifiedHealthManager
 from ringrift.coordination.wiring_audit import SENT_BY, audit_wiring, collect_wiring
 from ringrift.events.catalog.audit import WiringState, audit
 from ringrift.events.catalog.table import CATALOG, COMPONENTS
-from ringrift.settings import get_settings
 
 SOURCE = Path(ringrift.__file__).parent
 SENDING = {"publish", "publish_sync", "put", "emit", "_emit", "tell", "_tell", "_publish"}

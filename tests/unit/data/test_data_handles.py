@@ -6,6 +6,7 @@ import importlib
 import pytest
 
 from ringrift.coordination.cluster_transport import get_stall_handler
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.delivery_ledger import get_delivery_ledger, get_retry_queue
 from ringrift.coordination.sync_bandwidth import get_bandwidth_manager
 from ringrift.coordination.sync_durability import get_sync_dlq, get_sync_wal
@@ -16,7 +17,6 @@ from ringrift.data.transfer.limits import BandwidthLimits
 from ringrift.data.transfer.peers import StallConfig, SyncStallHandler
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, ForeignFile
-from ringrift.settings import get_settings
 
 ON_A_STORE = {
     "bandwidth_manager": "BandwidthManager",

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringrift.coordination.cluster_manifest import ClusterManifest, get_cluster_manifest, stale_data
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.sync_base import get_data_plane
 from ringrift.coordination.sync_coordinator import (
     SyncAction,
@@ -41,7 +42,6 @@ from ringrift.data.sync.plan import neighbour_score, source_score, sources_of, t
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope
-from ringrift.settings import get_settings
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.work.backpressure import BackpressureLevel
 

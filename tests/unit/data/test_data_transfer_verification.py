@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transfer_kit import TransferWorld, write_file
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.transfer_verification import (
     TransferVerifier,
     compute_batch_checksum,
@@ -19,7 +20,6 @@ from ringrift.coordination.transfer_verification import (
 from ringrift.data.files import FileBusy
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, Unavailable
-from ringrift.settings import get_settings
 from ringrift.testing.simulation import simulate
 
 

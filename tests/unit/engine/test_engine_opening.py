@@ -6,6 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.engine.blocking import BackgroundLoop, blocking, run_blocking
 from ringrift.engine.leases import NamedLease
 from ringrift.engine.opening import (
@@ -21,7 +22,7 @@ from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.errors import ConfigError, Conflict, Unavailable
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime, system_runtime
-from ringrift.settings import Settings, get_settings, load_settings
+from ringrift.settings import Settings, load_settings
 
 
 @pytest.fixture

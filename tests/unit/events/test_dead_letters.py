@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 import pytest
 from structlog.testing import capture_logs
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.dead_letter_queue import (
     DeadLetterQueue,
     DLQRetryDaemon,
@@ -24,7 +25,6 @@ from ringrift.errors import ConfigError, Corrupt, ForeignFile, SchemaTooNew
 from ringrift.events.dead_letter_store import STORED
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import SystemRuntime
-from ringrift.settings import get_settings
 
 
 class SetClock(SystemRuntime):

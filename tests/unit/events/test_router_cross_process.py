@@ -69,7 +69,11 @@ class Machine:
         crossing = router._crossing
         for subscription in router._table:
             subscription.active = False
-        tasks = [crossing._reader, crossing._book and crossing._book.recorder, *router._dispatcher._tasks]
+        tasks = [
+            crossing._reader,
+            crossing._cursor_store and crossing._cursor_store.recorder,
+            *router._dispatcher._tasks,
+        ]
         for task in filter(None, tasks):
             task.cancel()
         await asyncio.gather(*filter(None, tasks), return_exceptions=True)
@@ -491,7 +495,7 @@ async def test_an_own_event_that_the_reader_meets_before_its_publisher_returns_i
     publishing = asyncio.create_task(a.publish(CROSSING, {"n": 1}))
     await until(lambda: machine.records)
     await quiet()
-    await a._crossing._book.record(everything=True)
+    await a._crossing._cursor_store.record(everything=True)
     await machine.kill(a)
     again = machine.process("a")
     again.subscribe(CROSSING, collector(seen), "s")
@@ -534,7 +538,7 @@ async def test_a_subscription_that_ended_for_good_does_not_hold_the_log(tmp_path
     ended()
     for n in range(1, 31):
         await quiet(0.02)
-        await b._crossing._book.record(everything=True)  # as it does by itself every half minute
+        await b._crossing._cursor_store.record(everything=True)  # as it does by itself every half minute
         await a.publish(CROSSING, {"n": n})
     assert len(machine.records) <= 10
     for router in machine.routers:
@@ -902,7 +906,7 @@ def test_a_recorder_that_was_left_on_the_background_loop_ends_with_the_engine():
     async def handle_late():
         [subscription] = router.subscriptions_to(CROSSING)
         router._crossing.handled(Delivery(RouterEvent(CROSSING), 1), subscription)
-        return router._crossing._book.recorder
+        return router._crossing._cursor_store.recorder
 
     recorder = run_blocking(handle_late())
     asyncio.run(close_engine())

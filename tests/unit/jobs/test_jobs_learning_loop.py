@@ -9,13 +9,13 @@ import torch
 from ringrift.games.registry import load_game
 from ringrift.jobs.samples.plan import PowerWindow
 from ringrift.jobs.training.learning_loop import LearningConfig, LearningLoop
-from ringrift.jobs.training.train import line_plot
 from ringrift.network.evaluator import NetEvaluator
 from ringrift.players.matches import MatchConfig, play_match
 from ringrift.players.search_player import SearchPlayer
 from ringrift.players.specs import RandomPlayer
 from ringrift.search.contract import SearchConfig
 from ringrift.search.selfplay import SelfplayConfig
+from ringrift.statistics.line_plot import line_plot
 
 GAME = load_game("connect_four_2p")
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.master_loop_guard import MasterLoopGuard, pid_file, read_master_loop
@@ -23,7 +24,7 @@ from ringrift.learning.facts.facts import Blocked
 from ringrift.learning.facts.ledger import Ledger, read_facts
 from ringrift.learning.plan.rules import LearningRules
 from ringrift.process import process_scope
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 from ringrift.testing.engine_contract import ShiftedRuntime
 
 LEASE_S = 15.0
@@ -33,10 +34,11 @@ import asyncio, sys
 from ringrift.learning.control_lease import ControlLease
 from ringrift.engine.opening import get_engine, close_engine
 from ringrift.runtime import system_runtime
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
 
 async def main():
-    lease = ControlLease(await get_engine(), system_runtime(), MasterLoopGuard())
+    lease = ControlLease(await get_engine(), system_runtime(), MasterLoopGuard(), get_settings())
     await lease.take()
     print("held", flush=True)
     await lease.keep()
@@ -66,10 +68,10 @@ class FolderOfAnother(MasterLoopGuard):
 
 
 async def test_the_holder_is_known_and_a_second_one_is_refused_by_name(engine, runtime, tmp_path):
-    lease = ControlLease(engine, runtime, MasterLoopGuard())
+    lease = ControlLease(engine, runtime, MasterLoopGuard(), get_settings())
     await lease.take()
     assert await control_holder(engine.kv) == lease.me
-    second = ControlLease(engine, runtime, FolderOfAnother(tmp_path / "other"))
+    second = ControlLease(engine, runtime, FolderOfAnother(tmp_path / "other"), get_settings())
     with pytest.raises(Conflict, match=f"process {lease.me.pid} on .* .since 20"):
         await second.take()
     await lease.release()
@@ -78,7 +80,7 @@ async def test_the_holder_is_known_and_a_second_one_is_refused_by_name(engine, r
 
 
 async def test_writes_under_an_old_token_are_refused_and_the_holder_hears_of_it(engine, runtime, tmp_path):
-    first = ControlLease(engine, runtime, MasterLoopGuard())
+    first = ControlLease(engine, runtime, MasterLoopGuard(), get_settings())
     await first.take()
     mine = fenced(engine, first.guard, on_lost=first.note_refusal)
     ledger = await Ledger.open(mine.kv, "c", bucket_rules=LearningRules().bucket)
@@ -86,7 +88,7 @@ async def test_writes_under_an_old_token_are_refused_and_the_holder_hears_of_it(
     keeping = asyncio.create_task(first.keep())
     await asyncio.sleep(0)
     runtime.advance(LEASE_S + 1)  # held up for longer than its lease
-    second = ControlLease(engine, runtime, FolderOfAnother(tmp_path / "other"))
+    second = ControlLease(engine, runtime, FolderOfAnother(tmp_path / "other"), get_settings())
     assert await first.is_ours(), "nobody else had control yet"
     await second.take()
     assert [await first.is_ours(), await second.is_ours()] == [False, True], "by the store, not by an event"
@@ -125,7 +127,7 @@ async def test_a_word_about_leadership_makes_the_loop_look_and_only_the_lease_st
     engine, runtime, tmp_path, event, payload
 ):
     process_scope().put(Settings, replace(get_settings(), control_lease=600.0))
-    router, lease = get_router(), ControlLease(engine, runtime, MasterLoopGuard())
+    router, lease = get_router(), ControlLease(engine, runtime, MasterLoopGuard(), get_settings())
     manager = DaemonManager(DaemonManagerConfig(loop_watchdog=False), bus=router)
     manager.reactions.leads = lease.is_ours
     manager.register_factory(DaemonType.DATA_PIPELINE, Loop)
@@ -136,7 +138,7 @@ async def test_a_word_about_leadership_makes_the_loop_look_and_only_the_lease_st
     assert manager.is_running(DaemonType.DATA_PIPELINE)
     assert not keeping.done()
     runtime.advance(601.0)
-    second = ControlLease(engine, runtime, FolderOfAnother(tmp_path / "other"))
+    second = ControlLease(engine, runtime, FolderOfAnother(tmp_path / "other"), get_settings())
     await second.take()
     await router.publish(event, payload, "evil")
     with pytest.raises(ControlLost, match="took over"):
@@ -152,7 +154,7 @@ async def test_a_word_about_leadership_makes_the_loop_look_and_only_the_lease_st
 
 
 async def test_a_store_that_does_not_answer_proves_nothing(engine, runtime):
-    lease = ControlLease(engine, runtime, MasterLoopGuard())
+    lease = ControlLease(engine, runtime, MasterLoopGuard(), get_settings())
     await lease.take()
     assert await lease.is_ours()
 
@@ -172,7 +174,7 @@ async def test_a_store_that_does_not_answer_proves_nothing(engine, runtime):
 
 async def test_a_holder_that_slept_goes_on_if_nobody_else_had_control(engine, runtime):
     process_scope().put(Settings, replace(get_settings(), control_lease=0.4))
-    lease = ControlLease(engine, runtime, MasterLoopGuard())
+    lease = ControlLease(engine, runtime, MasterLoopGuard(), get_settings())
     await lease.take()
     token = lease.guard
     runtime.advance(3600.0)
@@ -189,7 +191,7 @@ async def test_a_holder_that_slept_goes_on_if_nobody_else_had_control(engine, ru
 
 async def test_the_pid_file_is_written_again_and_is_nobody_s_authority(engine, runtime):
     process_scope().put(Settings, replace(get_settings(), control_lease=0.4))
-    lease = ControlLease(engine, runtime, MasterLoopGuard())
+    lease = ControlLease(engine, runtime, MasterLoopGuard(), get_settings())
     await lease.take()
     keeping = asyncio.create_task(lease.keep())
     pid_file().unlink()
@@ -203,12 +205,12 @@ async def test_the_pid_file_is_written_again_and_is_nobody_s_authority(engine, r
 
 
 async def test_a_command_takes_the_place_of_a_control_process_for_a_moment(engine, runtime):
-    async with in_control(engine, runtime, MasterLoopGuard()) as mine:
+    async with in_control(engine, runtime, MasterLoopGuard(), get_settings()) as mine:
         await mine.kv.put("a", b"1")
         with pytest.raises(Conflict):
-            async with in_control(engine, runtime, MasterLoopGuard()):
+            async with in_control(engine, runtime, MasterLoopGuard(), get_settings()):
                 raise AssertionError
-    async with in_control(engine, runtime, MasterLoopGuard()):
+    async with in_control(engine, runtime, MasterLoopGuard(), get_settings()):
         pass
 
 

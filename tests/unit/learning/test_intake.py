@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from learning_story import RULES
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.data_pipeline_orchestrator import PipelineConfig, wire_pipeline_events
 from ringrift.coordination.run_coordinator import get_loop_waker, get_open_run
 from ringrift.engine.memory import MemoryStore, memory_engine
@@ -33,7 +34,7 @@ from ringrift.learning.replay import replay
 from ringrift.learning.requests import ALL, Pauses
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 from ringrift.testing.sample_run import idle_run
 from ringrift.work.limits import Pause
 

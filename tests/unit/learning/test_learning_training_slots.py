@@ -106,7 +106,7 @@ def test_a_dead_trainers_slot_is_taken_over_and_the_dead_one_is_fenced_off():
     async def main():
         engine, runtime, (dead, alive) = two_processes(slots_max=1)
         job = await dead.request("hex8_2p")
-        await dead._held[job.job_id].keepers.stop(1.0)  # the process hangs: nobody renews
+        await dead._held[job.job_id].renewals.stop(1.0)  # the process hangs: nobody renews
         await runtime.sleep(SHORT.lease_s + 1)
         assert await alive.running() == []  # what it wrote is still there, and nobody stands behind it
         taken = await alive.request("hex8_2p", wait_s=60.0)
@@ -136,7 +136,7 @@ def test_a_trainer_that_dies_has_ended_and_whoever_looks_is_told_once():
 
         alive.on_gone = tell
         job = await dead.request("hex8_2p", model_version="v7")
-        await dead._held[job.job_id].keepers.stop(1.0)
+        await dead._held[job.job_id].renewals.stop(1.0)
         entries = await engine.kv.entries(JOBS)
         assert await end_gone_trainings(engine.kv, runtime, entries) == []
         await runtime.sleep(SHORT.lease_s + 1)
@@ -148,7 +148,7 @@ def test_a_trainer_that_dies_has_ended_and_whoever_looks_is_told_once():
         assert [each.job_id for each in await alive.ended()] == [job.job_id]
         # Without a loop the next one to take the slot sees to it.
         second = await dead.request("hex8_2p")
-        await dead._held[second.job_id].keepers.stop(1.0)
+        await dead._held[second.job_id].renewals.stop(1.0)
         taken = await alive.request("hex8_2p", wait_s=60.0)
         assert [job_id for job_id, _ in told] == [second.job_id]
         # Who comes back is heard, but his end is not news any more, and the next one's slot is not touched.
@@ -200,7 +200,7 @@ def test_no_worker_trains_beside_a_slot_and_it_goes_on_when_the_slot_is_given_ba
         (claim,) = await engine.queue.claim(WORKER, lease_s=30.0)
         await engine.queue.release(claim.id, token=claim.token)
         job = await mine.request("hex8_2p")
-        await mine._held[job.job_id].keepers.stop(1.0)  # the process hangs: nobody renews
+        await mine._held[job.job_id].renewals.stop(1.0)  # the process hangs: nobody renews
         assert [each.id for each in await engine.queue.claim(WORKER, lease_s=30.0, wait_s=60.0)] == [claim.id]
         assert not mine.holds(job.job_id)
         await engine.close()
@@ -453,7 +453,7 @@ async def test_what_is_asked_of_it_on_the_loop_does_not_wait_for_the_store(monke
     def no_store(*_):
         pytest.fail("the loop would stand still meanwhile")
 
-    for name in ("running", "ended", "of_workers", "told_by_workers"):
+    for name in ("running", "ended", "of_workers", "reported_by_workers"):
         monkeypatch.setattr(coordinator.slots, name, no_store)
     for getter in reported_getters(coordinator):
         if not getter.waits:

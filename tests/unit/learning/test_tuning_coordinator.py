@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from learning_story import RULES, Story, artifact
 from tuning_kit import in_world, next_order
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.metrics_analysis_orchestrator import MetricsAnalysisOrchestrator
 from ringrift.coordination.optimization_coordinator import (
     OptimizationCoordinator,
@@ -29,7 +30,7 @@ from ringrift.learning.facts.facts import Noted
 from ringrift.learning.tuning import Search, SearchChoices, TuningStore, order_search, tuned_search
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
-from ringrift.settings import JobSettings, get_settings
+from ringrift.settings import JobSettings
 from ringrift.work.job.protocol import read_order
 from ringrift.work.worker.records import RunningRecord, running_key
 

@@ -22,7 +22,7 @@ from ringrift.learning.tuning import (
     OptimizationRun,
     OptimizationType,
     kind_for_plateau,
-    told_of_finding,
+    report_of_finding,
     trials,
     tune_order,
     tuned_rules,
@@ -47,7 +47,7 @@ def found(story, kind, best=None, **details):
         run_id=f"tune.{kind}.{story.state.facts}", optimization_type=OptimizationType(kind), started_s=0.0,
         config_key="square8_2p", reason="", params=params, best_params=best or FOUND[kind], best_score=0.56,
     )  # fmt: skip
-    text, told = told_of_finding(story.state, run, "small")
+    text, told = report_of_finding(story.state, run, "small")
     story.now_s += 1.0
     story.write(Noted(at_s=story.now_s, topic=TOPIC, text=text, details={**told, **details}))
     story.now_s += 1.0

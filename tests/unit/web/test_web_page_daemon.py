@@ -7,6 +7,7 @@ import httpx
 import msgspec
 import pytest
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.coordination.event_router import get_router
 from ringrift.daemons.types import DaemonType
@@ -16,7 +17,6 @@ from ringrift.errors import Unavailable
 from ringrift.health.run_status import STATUS_KEY
 from ringrift.learning.requests import Pauses
 from ringrift.runtime import SystemRuntime
-from ringrift.settings import get_settings
 from ringrift.testing.sample_run import SampleRun
 from ringrift.web.server import HealthServerDaemon, http_token
 from ringrift.web.snapshot import FRESH_S, UNASKED_S, take_snapshot

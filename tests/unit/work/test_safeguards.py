@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from tasks_world import ROOMY, in_tasks_world
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.safeguards import get_emergency_stop, get_safeguards, get_task_admission
 from ringrift.coordination.stability_heuristic import get_threshold_manager
 from ringrift.coordination.task_coordinator import (
@@ -17,7 +18,6 @@ from ringrift.coordination.task_coordinator import (
 )
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import Unavailable
-from ringrift.settings import get_settings
 from ringrift.work.limits import FILE_NAME, KEY, EmergencyNotice, says_out_of_memory
 
 

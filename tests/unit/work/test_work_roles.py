@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from ringrift.coordination import orchestrator_registry
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.coordination.orchestrator_registry import (
     CONTROL_ROLES,
@@ -67,7 +68,7 @@ def test_whoever_controls_has_the_roles_of_a_run_and_the_answer_names_it():
         runtime, first, second = two_processes()
         engine = memory_engine(runtime)
         first._get_kv = second._get_kv = lambda: given(engine.kv)
-        control = ControlLease(engine, SystemRuntime(), MasterLoopGuard())
+        control = ControlLease(engine, SystemRuntime(), MasterLoopGuard(), get_settings())
         await control.take()
         process_scope().drop(ControlLease)  # as a process that is not the one in control sees it
         for role in CONTROL_ROLES:
@@ -98,7 +99,7 @@ async def given(value):
 
 async def test_the_process_in_control_has_its_roles_by_its_lease_alone():
     engine = await get_engine()
-    control = ControlLease(engine, SystemRuntime(), MasterLoopGuard())
+    control = ControlLease(engine, SystemRuntime(), MasterLoopGuard(), get_settings())
     await control.take()
     role = OrchestratorRole.TRAINING_LOOP
     assert await async_acquire_orchestrator_role(role)

@@ -15,6 +15,7 @@ import click
 from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors, print_json
 from ringrift.cli.data.plane import WatchedTransfers, ask_plane, bars, files_text, move_with_bars, size_text
 from ringrift.cli.format import clock, console, count, parse_moment
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import read_master_loop
 from ringrift.data.artifacts import DATA_TYPES, kinds_of
 from ringrift.data.backup.archive import MARKER, ArchiveIndex
@@ -41,7 +42,6 @@ from ringrift.files import make_private_folder
 from ringrift.learning.facts.high_water import forget_mark
 from ringrift.learning.facts.ledger import known_configs, read_facts
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 
 EXIT_INCOMPLETE = 1  # something was brought, and something was not
 EXIT_DAMAGED = 1
@@ -94,8 +94,8 @@ def backup(archive: str, data_type: str, prepare: bool, memory: bool, as_json: b
 
     with plain_errors():
         report, state = move_with_bars(work, quiet=as_json)
-    told = None if state is None else _state_facts(state)
-    _tell_report(report, "backed up to", as_json=as_json, more={"state": told})
+    answer = None if state is None else _state_facts(state)
+    _tell_report(report, "backed up to", as_json=as_json, more={"state": answer})
     if state is not None and not as_json:
         console().print(f"state of {_state_text(state)}", markup=False)
         _tell_lost(state)
@@ -176,24 +176,24 @@ def _check_no_archive(data_dir: Path) -> None:
 
 def _tell_no_state(*, here: bool) -> None:
     if here:
-        told = "There is a run here, so these are files only and no state was taken"
-        console().print(f"{told}; --replace puts the archived state in place of this run.")
+        text = "There is a run here, so these are files only and no state was taken"
+        console().print(f"{text}; --replace puts the archived state in place of this run.")
     else:
         console().print("The archive has no state of a run: these are files only.")
 
 
 async def _files(plane: DataPlane, archive: str, given: dict[str, Any]) -> BackupReport:
     source = ArchiveBackup(plane, the_archive(plane.nodes, archive))
-    cards, digests = await source.archived(), given["digests"]
-    wanted = {text: [card for card in cards if card.artifact.digest.startswith(text)] for text in digests}
+    archived, digests = await source.archived(), given["digests"]
+    wanted = {text: [file for file in archived if file.artifact.digest.startswith(text)] for text in digests}
     for text, found in wanted.items():
         # A short digest that fits two files must not restore the one that was not meant.
         if len(found) != 1:
             raise ConfigError(f"{len(found)} files of the archive begin with {text!r}")
-    chosen = [card for found in wanted.values() for card in found] if digests else cards
+    chosen = [file for found in wanted.values() for file in found] if digests else archived
     kinds, config = kinds_of(given["data_type"]), given["config"]
     return await source.restore(
-        [card for card in chosen if card.artifact.kind in kinds and config in ("", card.artifact.config)]
+        [file for file in chosen if file.artifact.kind in kinds and config in ("", file.artifact.config)]
     )
 
 
@@ -326,9 +326,9 @@ def check(archive: str, mend: bool, as_json: bool) -> None:
         if has_run():
             ask_plane(lambda plane: _note(plane, node, findings))
     if as_json:
-        told = {**asdict(findings), "damaged": [asdict(each) for each in findings.damaged]}
-        del told["sound"]  # a card for each file: no news, and most of the output
-        print_json(told)
+        report = {**asdict(findings), "damaged": [asdict(each) for each in findings.damaged]}
+        del report["sound"]  # an entry for each file, of most of the output
+        print_json(report)
     else:
         _tell_findings(findings)
     if findings.left_damaged:
@@ -348,9 +348,9 @@ async def _read_archive(node: DataNode, *, mend: bool, quiet: bool) -> ArchiveFi
 async def _note(plane: DataPlane, node: DataNode, findings: ArchiveFindings) -> None:
     """What was read counts as read now; what is damaged counts no more."""
     now_s, known = plane.runtime.now_s(), (await plane.view()).artifacts
-    for card in findings.sound:
-        if card.artifact.digest in known:
-            receipt = card.receipt(node.name, "data check", verified_s=now_s)
+    for file in findings.sound:
+        if file.artifact.digest in known:
+            receipt = file.receipt(node.name, "data check", verified_s=now_s)
             await plane.manifest.add_receipts([receipt])
     for damage in findings.left_damaged:
         if damage.digest in known:

@@ -32,6 +32,7 @@ from ringrift.cli.data.plane import (
 )
 from ringrift.cli.format import NOTHING, brief, clock, console, count, duration, print_table
 from ringrift.cli.logs import log_to_stderr
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.sync_facade import SyncFacade
 from ringrift.data.artifacts import DATA_TYPES, Artifact, ArtifactKind, kinds_of
@@ -45,7 +46,6 @@ from ringrift.data.protection.replication import ReplicationRepairDaemon
 from ringrift.data.protection.retention import read_held
 from ringrift.data.sync.requests import PRIORITIES, SyncBackend, SyncRequest, SyncResponse
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 from ringrift.tls import own_files
 
 # `ringrift data sync`: bringing files to nodes, how far that is, and how long it will take.
@@ -118,7 +118,7 @@ def _tell_sync(found: SyncResponse) -> None:
 
 def _once_each(found: SyncResponse) -> list[str]:
     """Errors without the name of the backend; each backend that was tried says the same of a node or file."""
-    told: dict[tuple[str, str], str] = {}
+    seen: dict[tuple[str, str], str] = {}
     for error in found.errors:
         first, _, rest = error.partition(": ")
         plain = rest if first in _BACKENDS else error
@@ -126,8 +126,8 @@ def _once_each(found: SyncResponse) -> list[str]:
         about, _, _ = why.partition(": ")
         file = about if _SHORT_DIGEST.fullmatch(about) else ""
         # the first words are those of the backend that was preferred
-        told.setdefault((node, file), why if why.startswith(f"{node} ") else plain)
-    lines, left_out = list(told.values())[:FAILED_SHOWN], len(told) - FAILED_SHOWN
+        seen.setdefault((node, file), why if why.startswith(f"{node} ") else plain)
+    lines, left_out = list(seen.values())[:FAILED_SHOWN], len(seen) - FAILED_SHOWN
     return [*lines, f"and {count(left_out)} more"] if left_out > 0 else lines
 
 
@@ -281,11 +281,11 @@ def _each(
 
 def _tell(done: list[tuple[Artifact, str]], changed: str, *, as_json: bool) -> None:
     if as_json:
-        rows = [{"digest": artifact.digest, changed: told.startswith(changed)} for artifact, told in done]
+        rows = [{"digest": artifact.digest, changed: said.startswith(changed)} for artifact, said in done]
         print_json(rows)
         return
-    for artifact, told in done:
-        console().print(f"{brief(artifact.digest)} {artifact.name}: {told}", markup=False)
+    for artifact, said in done:
+        console().print(f"{brief(artifact.digest)} {artifact.name}: {said}", markup=False)
 
 
 EXIT_DAMAGED = 1
@@ -342,11 +342,13 @@ def show(digest: str, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    card = found["artifact"]
+    artifact = found["artifact"]
     out = console()
-    out.print(f"{card['kind']} {card['name']} {card['digest']}", markup=False)
-    about = f"{size_text(card['size'])}, {count(card['games'])} games, {count(card['rows'])} rows"
-    out.print(f"{card['config'] or 'no config'}, {about}, made {clock(card['created_s'], with_date=True)}")
+    out.print(f"{artifact['kind']} {artifact['name']} {artifact['digest']}", markup=False)
+    about = f"{size_text(artifact['size'])}, {count(artifact['games'])} games, {count(artifact['rows'])} rows"
+    out.print(
+        f"{artifact['config'] or 'no config'}, {about}, made {clock(artifact['created_s'], with_date=True)}"
+    )
     out.print(f"needed here: {found['held_for'] or 'no'}", markup=False)
     out.print(
         f"may its copy here go? {'yes' if found['may_delete'] else 'no'}: {found['why']}\n", markup=False

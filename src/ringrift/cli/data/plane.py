@@ -26,6 +26,7 @@ from rich.progress import (
 
 from ringrift.cli.data_folder import opened_engine
 from ringrift.cli.format import NOTHING, brief, clock, count
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.sync_base import close_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.config import DataNode
@@ -40,7 +41,6 @@ from ringrift.data.protection.retention import read_held
 from ringrift.data.transfer.contract import Moved, MoveOptions, Terms, TransferProgress
 from ringrift.engine.encoding import is_digest
 from ringrift.errors import ConfigError
-from ringrift.settings import get_settings
 
 # Bars with rate and time left, for commands that read or move much. They go to stderr, to people only.
 
@@ -86,18 +86,18 @@ class WatchedTransfers:
         total = sum(artifact.size for artifact in artifacts)
         task = self._progress.add_task(title, total=total, files=f"0 of {len(artifacts)} files")
 
-        async def on_progress(told: TransferProgress) -> None:
-            self._show(task, told)
-            await plain.on_progress(told)
+        async def on_progress(report: TransferProgress) -> None:
+            self._show(task, report)
+            await plain.on_progress(report)
 
         yield {**how, "terms": replace(plain, on_progress=on_progress)}
 
-    def _show(self, task: TaskID, told: TransferProgress) -> None:
+    def _show(self, task: TaskID, report: TransferProgress) -> None:
         self._progress.update(
             task,
-            completed=told.bytes_done,
-            total=told.bytes_total,
-            files=f"{told.files_done} of {told.files_total} files",
+            completed=report.bytes_done,
+            total=report.bytes_total,
+            files=f"{report.files_done} of {report.files_total} files",
         )
 
 
@@ -135,8 +135,8 @@ def _say_if_unnamed(plane: DataPlane) -> None:
     """A machine under a name of its own has none of its node's files, which looks as if all were well."""
     others = [node.name for node in plane.nodes.others() if not node.is_archive]
     if others and plane.this.name not in (plane.settings.nodes or {}):
-        told = f"this machine goes by {plane.this.name!r}, which is no node of the config file"
-        click.echo(f"note: {told}; RINGRIFT_NODE_ID says which it is: {', '.join(others)}", err=True)
+        text = f"this machine goes by {plane.this.name!r}, which is no node of the config file"
+        click.echo(f"note: {text}; RINGRIFT_NODE_ID says which it is: {', '.join(others)}", err=True)
 
 
 def move_with_bars(
@@ -170,8 +170,8 @@ async def find_artifact(plane: DataPlane, text: str) -> Artifact:
         known = (await plane.view()).cards
         found = [each for each in known if each.digest.startswith(text) or each.name == text]
     if len(found) != 1:
-        told = "no artifact is" if not found else f"{len(found)} artifacts are"
-        raise ConfigError(f"{told} called {text!r}; `ringrift data ls` lists them")
+        message = "no artifact is" if not found else f"{len(found)} artifacts are"
+        raise ConfigError(f"{message} called {text!r}; `ringrift data ls` lists them")
     return found[0]
 
 
@@ -217,7 +217,7 @@ async def artifact_rows(plane: DataPlane, *, data_type: str, config: str, node: 
         if node and node not in nodes:
             continue
         found = {"copies": len(copies.counted), "nodes": nodes, "quarantined": artifact.digest in marked}
-        rows.append({**_card(artifact), **found})
+        rows.append({**_described(artifact), **found})
     return sorted(rows, key=lambda row: (row["created_s"], row["digest"]))
 
 
@@ -244,7 +244,7 @@ async def describe_artifact(plane: DataPlane, artifact: Artifact) -> dict[str, A
     verdict = await verdict_on(plane, digest, held_for=held.get(digest, ""))
     judged = [(receipt, "") for receipt in copies.counted] + list(copies.discounted)
     return {
-        "artifact": _card(artifact),
+        "artifact": _described(artifact),
         "copies": [
             {
                 "node": receipt.node,
@@ -347,6 +347,6 @@ async def read_replicas(plane: DataPlane) -> Replicas:
     return Replicas(found, dict(counts), unknown=dict(seen.silent), here=seen.here.told)
 
 
-def _card(artifact: Artifact) -> dict[str, Any]:
-    card: dict[str, Any] = {name: getattr(artifact, name) for name in artifact.__struct_fields__}
-    return {**card, "kind": artifact.kind.value}
+def _described(artifact: Artifact) -> dict[str, Any]:
+    fields: dict[str, Any] = {name: getattr(artifact, name) for name in artifact.__struct_fields__}
+    return {**fields, "kind": artifact.kind.value}

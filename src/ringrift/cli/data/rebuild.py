@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from ringrift.cli.command import as_json, check_data_folder, has_run, on_data_folder, plain_errors, print_json
 from ringrift.cli.format import console, count, print_table
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import MasterLoopGuard
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.backup.service import archives
@@ -33,7 +34,7 @@ from ringrift.learning.models import ChampionPointers
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.replay import UNTOLD, FoundShard, RebuiltConfig, rebuild, untold
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 from ringrift.work.job.protocol import SealedJob, read_job_record
 
 VERIFIER = "rebuild"
@@ -49,7 +50,7 @@ class SealedFiles:
     jobs: list[SealedJob] = field(default_factory=list)
     shards: list[FoundShard] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)  # of all that are sound
-    cards: list[Artifact] = field(default_factory=list)  # of records, and of what else tells what it is
+    artifacts: list[Artifact] = field(default_factory=list)  # of records, and of what else tells what it is
     damaged: list[str] = field(default_factory=list)
     snapshots: int = 0  # databases that somebody sealed
 
@@ -119,10 +120,10 @@ def _read_one(path: Path, digest: str, found: SealedFiles) -> None:
     found.sizes[digest] = stat.st_size
     if job is not None:
         found.jobs.append(job)
-        found.cards.append(card_of_record(job, digest, stat.st_size, node=""))
+        found.artifacts.append(card_of_record(job, digest, stat.st_size, node=""))
         return
     if facts.kind in KNOWN_KINDS and not facts.problem:
-        card = Artifact(
+        artifact = Artifact(
             digest=digest,
             size=stat.st_size,
             kind=facts.kind,
@@ -132,7 +133,7 @@ def _read_one(path: Path, digest: str, found: SealedFiles) -> None:
             rows=facts.rows,
             created_s=stat.st_mtime,
         )
-        found.cards.append(card)
+        found.artifacts.append(artifact)
     if facts.kind is ArtifactKind.GAMES and facts.config and not facts.problem:
         shard = FoundShard(
             digest=digest,
@@ -218,8 +219,8 @@ async def _rebuild(settings: Settings, runtime: Runtime, found: SealedFiles, *, 
     _tell(found, made)
     _tell_change(aside, changed=changed)
     if known:
-        told = f"An archive may know more: `ringrift data restore {known[0]} --replace`."
-        console().print(told, markup=False)
+        text = f"An archive may know more: `ringrift data restore {known[0]} --replace`."
+        console().print(text, markup=False)
 
 
 async def _write(
@@ -249,19 +250,19 @@ async def _write(
 
 async def _register(engine: Engine, found: SealedFiles, node: str, now_s: float) -> None:
     """Have the manifest know the files again; all of them were read whole a moment ago."""
-    manifest, cards = ManifestStore(engine.kv), dict[str, Artifact]()
+    manifest, artifacts = ManifestStore(engine.kv), dict[str, Artifact]()
     for job in found.jobs:
         for each in job.report.artifacts:
             if each.digest in found.sizes:
-                card = card_of(each, config=job.order.config, node=node, created_s=job.ended_s)
+                artifact = card_of(each, config=job.order.config, node=node, created_s=job.ended_s)
                 # A job says more of its file than the file itself, and comes first.
-                cards.setdefault(each.digest, card)
-    for card in found.cards:
-        cards.setdefault(card.digest, replace(card, node=node))
-    await manifest.register(cards.values())
+                artifacts.setdefault(each.digest, artifact)
+    for artifact in found.artifacts:
+        artifacts.setdefault(artifact.digest, replace(artifact, node=node))
+    await manifest.register(artifacts.values())
     receipts = [
         Receipt(digest=each, node=node, size=found.sizes[each], verified_s=now_s, verifier=VERIFIER)
-        for each in cards
+        for each in artifacts
     ]
     await manifest.add_receipts(receipts)
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from ringrift.cli.command import as_json, on_data_folder, plain_errors, print_json, some_config
 from ringrift.cli.data_folder import ask_engine, require_config
 from ringrift.cli.format import clock, console, count, duration, print_table, stage_title
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import is_master_loop_running
 from ringrift.daemons.requests import DaemonRequest, DaemonRequests
 from ringrift.engine.ports import Engine
@@ -27,7 +28,6 @@ from ringrift.learning.plan.rules import LearningRules, configured_rules, decide
 from ringrift.learning.replay import DecisionDivergence, Moment, in_short, moment, rebuilt_facts, replay
 from ringrift.learning.requests import Pauses
 from ringrift.runtime import system_runtime
-from ringrift.settings import get_settings
 from ringrift.work.limits import Pause
 
 # `ringrift explain CONFIG`: why the run does, or does not do, something now.
@@ -46,8 +46,8 @@ def explain(config: str, as_json: bool) -> None:
         found, paused, loop = ask_engine(lambda engine: _read(engine, config))
         runs, now_s = is_master_loop_running(), system_runtime().now_s()
     if as_json:
-        told = {"config": config, "running": runs, "paused": paused, "stages": found}
-        print_json({**told, "loop_stopped": loop})
+        report = {"config": config, "running": runs, "paused": paused, "stages": found}
+        print_json({**report, "loop_stopped": loop})
         return
     if loop is not None:
         by, since = loop.by or "a user", duration(now_s - loop.at_s)

@@ -30,6 +30,7 @@ from ringrift.cli.command import (
 from ringrift.cli.data_folder import ask_engine, configs_of, require_config
 from ringrift.cli.format import console
 from ringrift.control.run_options import DEFAULT_CONFIGS, check_learning_libraries, parse_configs
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import is_master_loop_running
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
@@ -53,7 +54,7 @@ from ringrift.learning.facts.state import ConfigState, fold
 from ringrift.learning.plan.rules import LearningRules, configured_rules, rules_of
 from ringrift.learning.status_view import bottleneck, idle_slots
 from ringrift.runtime import system_runtime
-from ringrift.settings import Settings, get_settings
+from ringrift.settings import Settings
 
 # Runs the job `diagnose` on what a run has: the files are laid out, the job is a process of its own.
 
@@ -148,10 +149,10 @@ def _run(folder: Path, params: dict[str, Any]) -> Diagnosis:
 def _last_words(done: subprocess.CompletedProcess[bytes]) -> str:
     lines = done.stdout.splitlines()
     try:
-        told = decode_as(lines[-1], dict[str, Any]).get("error") if lines else None
+        error = decode_as(lines[-1], dict[str, Any]).get("error") if lines else None
     except UNREADABLE:
-        told = None
-    return str(told or done.stderr.decode(errors="replace")[-ERROR_CHARS:] or f"exit code {done.returncode}")
+        error = None
+    return str(error or done.stderr.decode(errors="replace")[-ERROR_CHARS:] or f"exit code {done.returncode}")
 
 
 EXIT_PROBLEM = 1
@@ -183,8 +184,8 @@ def doctor(run: Path | None, config: str | None, quick: bool, as_json: bool) -> 
         findings = [*_examine_installation(), *findings]
     grave = any(each.level is Level.PROBLEM for each in findings)
     if as_json:
-        told = {"run": str(get_settings().data_dir), "problem": grave, "findings": findings}
-        print_json({**told, "held_back": held_back})
+        report = {"run": str(get_settings().data_dir), "problem": grave, "findings": findings}
+        print_json({**report, "held_back": held_back})
     else:
         _show_held_back(held_back)
         _show(findings, about="" if has_run() else "the machine; there is no run here that could be examined")

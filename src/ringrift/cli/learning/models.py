@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import ceil, floor, log10
+from math import ceil, floor
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from ringrift.learning.judging.ratings import rate as rate_matches
 from ringrift.learning.plan.students import newest_student
 from ringrift.learning.plan.training_data import learned_shards
 from ringrift.runtime import system_runtime
+from ringrift.statistics.line_plot import line_plot
 
 # --- `ringrift models` --------------------------------------------------------------------------------
 
@@ -163,8 +164,8 @@ def show(config: str, model: str | None, as_json: bool) -> None:
         print_json(row)
         return
     console().print(f"{found.purpose or 'model'} {found.number} of {config}: {found.digest}", markup=False)
-    told = rating(row["rating"], row["rating_interval"])
-    console().print(f"{row['state']}, rating {told} from {row['rated_games']} games", markup=False)
+    strength = rating(row["rating"], row["rating_interval"])
+    console().print(f"{row['state']}, rating {strength} from {row['rated_games']} games", markup=False)
     shards = len(learned_shards(history.state, found))
     console().print(f"trained on {count(found.rows_seen)} rows in all, the last ones of {shards} shards")
     console().print(f"lineage: {' < '.join(brief(each) for each in row['lineage'])}\n")
@@ -282,78 +283,38 @@ async def _copy(blobs: Blobs, digest: str, path: Path) -> None:
 # --- `ringrift report` --------------------------------------------------------------------------------
 
 
-# A rating curve with its interval as a picture that needs nothing else.
-
-
-WIDTH, HEIGHT = 860, 320  # of the viewBox; it is drawn as wide as the page
-LEFT, RIGHT, TOP, BOTTOM = 56, 36, 14, 34
-TICKS_Y, TICKS_X = 5, 7
+TICKS_MAX = 7
 # steps that people count time in
 _STEPS_S = (1, 5, 15, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
-_STEPS = (1, 2, 2.5, 5, 10)
 
 
-def curve_svg(curve: Sequence[Curve], *, title: str) -> str:
-    """The curve over time; empty text if there is none."""
+def rating_curve(config: str, curve: Sequence[Curve]) -> str:
+    """The ratings of the champions over time, with their intervals; empty text if there is none."""
     if not curve:
         return ""
-    low, high = min(p.low for p in curve), max(p.high for p in curve)
-    # So that the highest interval does not touch the frame.
-    room = max((high - low) * 0.06, 1.0)
-    low, high = low - room, high + room
-    first, span = curve[0].at_s, (curve[-1].at_s - curve[0].at_s) or 1.0
-    begin = LEFT if len(curve) > 1 else (LEFT + WIDTH - RIGHT) / 2  # one alone stands in the middle
-
-    def x(at_s: float) -> float:
-        return begin + (at_s - first) / span * (WIDTH - LEFT - RIGHT)
-
-    def y(rating: float) -> float:
-        return TOP + (high - rating) / (high - low) * (HEIGHT - TOP - BOTTOM)
-
-    above = [f"{x(p.at_s):.1f},{y(p.high):.1f}" for p in curve]
-    below = [f"{x(p.at_s):.1f},{y(p.low):.1f}" for p in reversed(curve)]
-    line = " ".join(f"{x(p.at_s):.1f},{y(p.rating):.1f}" for p in curve)
-    grid = [
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="#8884" />'
-        f'<text x="{LEFT - 8}" y="{y(v) + 4:.1f}" text-anchor="end">{v:.0f}</text>'
-        for v in round_values(low, high, TICKS_Y)
-    ]
-    grid += [
-        f'<text x="{x(first + later_s):.1f}" y="{HEIGHT - 10}" text-anchor="middle">'
-        f"{duration(later_s)}</text>"
-        for later_s in round_times(span if len(curve) > 1 else 0.0)
-    ]
-    dots = [
-        f'<line x1="{x(p.at_s):.1f}" x2="{x(p.at_s):.1f}" y1="{y(p.low):.1f}" y2="{y(p.high):.1f}" '
-        f'stroke="#0b7a6b" stroke-opacity=".5" />'
-        f'<circle cx="{x(p.at_s):.1f}" cy="{y(p.rating):.1f}" r="4" fill="#0b7a6b">'
-        f"<title>{brief(p.model)}: {p.rating:.0f} ({p.low:.0f} to {p.high:.0f}), {count(p.rows)} rows, "
-        f"{clock(p.at_s, with_date=True)}</title></circle>"
-        for p in curve
-    ]
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'font-family="system-ui, sans-serif" font-size="12" fill="#777"><title>{escape(title)}</title>'
-        f"{''.join(grid)}"
-        f'<polygon points="{" ".join(above + below)}" fill="#0b7a6b" fill-opacity=".16" />'
-        f'<polyline points="{line}" fill="none" stroke="#0b7a6b" stroke-width="2.5" />{"".join(dots)}</svg>'
+    later_s = [point.at_s - curve[0].at_s for point in curve]
+    return line_plot(
+        f"Rating of the champions of {config}",
+        {"rating": [(at, point.rating) for at, point in zip(later_s, curve, strict=True)]},
+        x_label="since the first champion",
+        y_label="rating",
+        bands={"rating": [(at, point.low, point.high) for at, point in zip(later_s, curve, strict=True)]},
+        notes={
+            "rating": [
+                f"{brief(p.model)}: {p.rating:.0f} ({p.low:.0f} to {p.high:.0f}), {count(p.rows)} rows, "
+                f"{clock(p.at_s, with_date=True)}"
+                for p in curve
+            ]
+        },
+        x_ticks=[(at, duration(at)) for at in _round_times(later_s[-1])],
     )
 
 
-def round_times(span_s: float) -> list[float]:
+def _round_times(span_s: float) -> list[float]:
     """Round times from 0 to *span_s*, a handful at most."""
-    fitting = [step for step in _STEPS_S if span_s / step <= TICKS_X]
-    step = fitting[0] if fitting else _STEPS_S[-1] * ceil(span_s / TICKS_X / _STEPS_S[-1])
+    fitting = [step for step in _STEPS_S if span_s / step <= TICKS_MAX]
+    step = fitting[0] if fitting else _STEPS_S[-1] * ceil(span_s / TICKS_MAX / _STEPS_S[-1])
     return [float(step * n) for n in range(floor(span_s / step) + 1)]
-
-
-def round_values(low: float, high: float, about: int) -> list[float]:
-    """Round numbers between *low* and *high*, about as many as asked."""
-    rough = (high - low) / about
-    power = 10.0 ** floor(log10(rough))
-    # a rounding error must not lead to the next larger step
-    step = next(power * factor for factor in _STEPS if power * factor >= rough * 0.999)
-    return [step * n for n in range(ceil(low / step), floor(high / step) + 1)]
 
 
 # The report of a run as one file: HTML for a browser, Markdown for everything else.
@@ -424,10 +385,16 @@ class Chapter:
         rows = []
         for model in (*run.models.values(), *run.students.values()):
             rated = ratings.get(model.digest)
-            told = NOTHING if rated is None else rating(rated.rating, (rated.low, rated.high))
+            shown = NOTHING if rated is None else rating(rated.rating, (rated.low, rated.high))
             state = str(model.state).replace("_", " ")
             rows.append(
-                (model.purpose or str(model.number), brief(model.digest), brief(model.parent), state, told)
+                (
+                    model.purpose or str(model.number),
+                    brief(model.digest),
+                    brief(model.parent),
+                    state,
+                    shown,
+                )
             )
         return ("model", "digest", "parent", "state", "rating"), rows
 
@@ -435,7 +402,7 @@ class Chapter:
 def html_report(run: RunStatus, chapters: Sequence[Chapter], *, now_s: float) -> str:
     parts = [f"<h1>RingRift report</h1><p class=muted>{escape(_opening(run, now_s))}</p>"]
     for chapter in chapters:
-        curve = curve_svg(chapter.status.curve, title=f"Rating of the champions of {chapter.config}")
+        curve = rating_curve(chapter.config, chapter.status.curve)
         parts.append(f"<h2>{escape(chapter.config)}</h2>")
         parts.append(curve or "<p>No champion yet.</p>")
         for title, table in _tables(chapter):
@@ -451,7 +418,7 @@ def html_report(run: RunStatus, chapters: Sequence[Chapter], *, now_s: float) ->
 def markdown_report(run: RunStatus, chapters: Sequence[Chapter], *, now_s: float) -> str:
     parts = ["# RingRift report", _plain(_opening(run, now_s))]
     for chapter in chapters:
-        curve = curve_svg(chapter.status.curve, title=f"Rating of the champions of {chapter.config}")
+        curve = rating_curve(chapter.config, chapter.status.curve)
         parts.append(f"## {_plain(chapter.config)}")
         parts.append(_drawing(curve) if curve else "No champion yet.")
         for title, table in _tables(chapter):
@@ -470,11 +437,11 @@ def _tables(chapter: Chapter) -> list[tuple[str, Table]]:
 
 def _opening(run: RunStatus, now_s: float) -> str:
     for_long, seen = duration(run.at_s - run.started_s), clock(run.at_s, with_date=True)
-    told = f"The run on {run.node} is {run.state} with {run.workers} workers, since {for_long}"
+    text = f"The run on {run.node} is {run.state} with {run.workers} workers, since {for_long}"
     # A process that was killed leaves its last status behind, which still says "running".
     if run.state == "stopped" or now_s - run.at_s > FRESH_S:
-        told = f"The run on {run.node} was last seen at {seen}, {for_long} after its start"
-    return f"Written {clock(now_s, with_date=True)}. {told}."
+        text = f"The run on {run.node} was last seen at {seen}, {for_long} after its start"
+    return f"Written {clock(now_s, with_date=True)}. {text}."
 
 
 def _evidence(evidence: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ import msgspec
 from ringrift.cli.command import as_json, on_data_folder, plain_errors, print_json
 from ringrift.cli.data_folder import ask_engine, configs_of, require_config
 from ringrift.cli.format import NOTHING, brief, clock, console, count, parse_moment, print_table
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import MasterLoopGuard, is_master_loop_running
 from ringrift.engine.ports import Engine, KeyValue
 from ringrift.errors import ConfigError, Conflict
@@ -23,9 +24,8 @@ from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.plan.trust import RecallEffect, TouchedModel, known_workers, recall_effect
-from ringrift.learning.requests import RecallRequests, is_news
+from ringrift.learning.requests import RecallRequests, Request, StandingRequests, is_new
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.work.worker.records import live_workers
 
 # A recall and what it touches, in words and tables.
@@ -53,8 +53,8 @@ def covered_in_words(recall: Recalled) -> str:
 
 
 def effect_as_json(effect: RecallEffect) -> dict[str, Any]:
-    told: dict[str, Any] = msgspec.to_builtins(effect)
-    return {**told, "games": effect.games, "rows": effect.rows}
+    report: dict[str, Any] = msgspec.to_builtins(effect)
+    return {**report, "games": effect.games, "rows": effect.rows}
 
 
 def print_effect(effect: RecallEffect) -> None:
@@ -130,8 +130,8 @@ async def require_worker(kv: KeyValue, states: Sequence[ConfigState], worker: st
     known = sorted({*known_workers(states), *(each.name for each in await live_workers(kv))})
     if worker in known:
         return worker
-    told = f"there are {_listed(known)}" if known else "no worker has brought anything yet"
-    raise ConfigError(f"no worker is called {worker!r}; {told}")
+    text = f"there are {_listed(known)}" if known else "no worker has brought anything yet"
+    raise ConfigError(f"no worker is called {worker!r}; {text}")
 
 
 def require_model(states: Sequence[ConfigState], text: str) -> str:
@@ -143,9 +143,9 @@ def require_model(states: Sequence[ConfigState], text: str) -> str:
     if len(found) == 1:
         return found.pop()
     known = [f"{model.digest[:12]} ({config} {model.number})" for config, model in models]
-    told = f"there are {_listed(known)}" if known else "no model has been trained yet"
+    message = f"there are {_listed(known)}" if known else "no model has been trained yet"
     what = f"{len(found)} models are" if found else "no model is"
-    raise ConfigError(f"{what} called {text!r}; {told}")
+    raise ConfigError(f"{what} called {text!r}; {message}")
 
 
 def new_recall_id(recall: Recalled) -> str:
@@ -155,47 +155,45 @@ def new_recall_id(recall: Recalled) -> str:
 
 async def make_fact(engine: Engine, recall: Recalled, configs: Sequence[str], runtime: Runtime) -> bool:
     """Ask for *recall* and return whether it is a fact now; if not, the run takes it in when it can."""
-    recall_requests = RecallRequests(engine.kv)
-
-    async def take_in(kv: KeyValue, ledger: Ledger) -> None:
-        asked, config = RecallRequests(kv), ledger.state.config
-        for each in await asked.waiting(config):
-            if is_news(ledger.state, each):
-                await ledger.append(msgspec.structs.replace(each, at_s=runtime.now_s()))
-            await asked.remove(config, each)
-
-    for config in configs:
-        await recall_requests.add(config, recall)
-    return await through_the_writer(
-        engine,
-        configs,
-        runtime,
-        take_in=take_in,
-        is_waiting=lambda config: recall_requests.is_waiting(config, recall.recall_id),
+    return await make_facts(
+        engine, configs, runtime, recall, requests=RecallRequests, name=recall.recall_id, is_new=is_new
     )
 
 
-async def through_the_writer(
+async def make_facts(
     engine: Engine,
     configs: Sequence[str],
     runtime: Runtime,
+    asked: Recalled | Request,
     *,
-    take_in: Callable[[KeyValue, Ledger], Awaitable[None]],
-    is_waiting: Callable[[str], Awaitable[bool]],
+    requests: type[RecallRequests] | type[StandingRequests],
+    name: str,
+    is_new: Callable[[ConfigState, Any], bool],
 ) -> bool:
-    """Let what was asked for become a fact of *configs*; return whether it is one now.
+    """Ask for a fact of *configs*, and for all that waits like it; return whether it is one now.
 
     Facts have one writer. Where a run is alive that is its control process, which is waited for; where none
     is, this one takes its place for a moment.
     """
+    settings = get_settings()
+    stored: Any = requests(engine.kv)  # of the kind of *asked*
+    for config in configs:
+        await stored.add(config, asked)
     async with AsyncExitStack() as stack:
         try:
-            mine = await stack.enter_async_context(in_control(engine, runtime, MasterLoopGuard()))
+            mine = await stack.enter_async_context(in_control(engine, runtime, MasterLoopGuard(), settings))
         except Conflict:
-            return await _is_taken_in(configs, runtime, is_waiting)
-        bucket = configured_rules(get_settings()).bucket
+            return await _is_taken_in(configs, runtime, lambda config: stored.is_waiting(config, name))
+        bucket = configured_rules(settings).bucket
+        waiting: Any = requests(mine.kv)
         for config in configs:
-            await take_in(mine.kv, await Ledger.open(mine.kv, config, bucket_rules=bucket))
+            ledger = await Ledger.open(mine.kv, config, bucket_rules=bucket)
+            for each in await waiting.waiting(config):
+                if is_new(ledger.state, each):
+                    await ledger.append(msgspec.structs.replace(each, at_s=runtime.now_s()))
+                # After the fact is written: a crash between the two repeats a request, which then changes
+                # nothing.
+                await waiting.remove(config, each)
     return True
 
 
@@ -364,12 +362,12 @@ async def _recalls(engine: Engine) -> list[dict[str, Any]]:
         waiting = {each.recall_id: each for each in await recall_requests.waiting(state.config)}
         for each in (state.recalls | waiting).values():
             effect = recall_effect(state, each)
-            told = "withdrawn" if each.withdrawn else "in force"
+            text = "withdrawn" if each.withdrawn else "in force"
             rows.append(
                 {
                     **msgspec.to_builtins(each),
                     "config": state.config,
-                    "state": f"waits to be {told}" if each.recall_id in waiting else told,
+                    "state": f"waits to be {text}" if each.recall_id in waiting else text,
                     "games": effect.games,
                     "rows": effect.rows,
                     "models": [model.model for model in effect.models],

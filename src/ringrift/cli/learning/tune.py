@@ -11,6 +11,7 @@ import click
 from ringrift.cli.command import as_json, on_data_folder, plain_errors, print_json
 from ringrift.cli.data_folder import ask_engine, change_engine, require_config
 from ringrift.cli.format import NOTHING, clock, console, print_table
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.master_loop_guard import is_master_loop_running
 from ringrift.engine.ports import Blobs, Engine
 from ringrift.engine.records import read_record
@@ -33,7 +34,6 @@ from ringrift.learning.tuning import (
     tune_order,
 )
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.settings import get_settings
 from ringrift.task_owner import TaskOwner
 from ringrift.work.job.folder import JobFolder, lay_out
 from ringrift.work.job.protocol import JobOrder, job_argv, job_environment
@@ -187,13 +187,13 @@ async def _in_the_run(engine: Engine, search: Search, *, wait: bool, quiet: bool
         run = await order_search(engine, runtime, search, state, rules)
     if not quiet:
         console().print(f"{run.run_id}: {run.reason}", markup=False)
-    told = ""
+    text = ""
     while wait and run.status.is_open:
         await runtime.sleep(LOOK_S)
         line = await _line(engine, run)
-        if line != told and not quiet:
+        if line != text and not quiet:
             console().print(f"  {line}", markup=False)
-        told = line
+        text = line
         run = await store.get(run.run_id) or run
     return run
 
@@ -241,12 +241,12 @@ def _show_run(run: OptimizationRun, as_json: bool) -> None:
         _print_finding(str(run.optimization_type), run.best_params, run.best_score, improved=run.improved)
         if run.improved:
             used = {SEARCH: "games", HEURISTIC: ""}.get(subject_of(run), "trainings")
-            told = (
+            text = (
                 f"The next {used} of {run.config_key} use it"
                 if used
                 else "It is an anchor, and stays as it is"
             )
-            console().print(f"{told}.", markup=False)
+            console().print(f"{text}.", markup=False)
     if run.error:
         raise click.exceptions.Exit(1)
 
@@ -263,9 +263,9 @@ def _show_result(config: str, kind: str, result: dict[str, Any], as_json: bool) 
 def _print_finding(kind: str, found: dict[str, Any], score: float | None, *, improved: bool) -> None:
     rows = [(name, f"{value:g}" if isinstance(value, float) else str(value)) for name, value in found.items()]
     print_table(f"The best of {kind}", ("parameter", "value"), rows)
-    told = NOTHING if score is None else f"{score:.4g}"
+    text = NOTHING if score is None else f"{score:.4g}"
     shown = "a match on fresh games showed that it is better" if improved else "not shown to be better"
-    console().print(f"score {told}: {shown} than what is in use")
+    console().print(f"score {text}: {shown} than what is in use")
 
 
 def _list(runs: list[OptimizationRun], found: dict[str, list[str]], as_json: bool) -> None:

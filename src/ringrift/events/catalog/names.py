@@ -12,7 +12,7 @@ from typing import Any
 from ringrift.errors import ConfigError, PayloadError, UnknownEventTypeError
 from ringrift.events.catalog.table import ALIASES, CATALOG, AliasSpec, EventSpec, Payload
 from ringrift.process import process_scope
-from ringrift.settings import get_settings
+from ringrift.settings import Settings, read_settings
 
 __all__ = [
     "CANONICAL_EVENT_NAMES",
@@ -256,7 +256,9 @@ class EventTypeValidator:
     """Checks names and payloads against the catalog."""
 
     def __init__(self, strict: bool | None = None) -> None:  # noqa: FBT001 - as published
-        self.strict = get_settings().event_validation_strict if strict is None else strict
+        if strict is None:
+            strict = process_scope().get(Settings, read_settings).event_validation_strict
+        self.strict = strict
 
     def validate(self, event_type: Any) -> tuple[bool, str]:
         """Say whether this is an event. Strict: raises `UnknownEventTypeError` if it is none."""

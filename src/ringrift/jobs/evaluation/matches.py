@@ -132,7 +132,7 @@ class RecordedMatch:
     def play(
         self,
         decided: Callable[[Tally], bool],
-        told: Callable[[Tally], None],
+        report: Callable[[Tally], None],
         *,
         out_of_time: Callable[[], bool] | None = None,
     ) -> MatchEnd:
@@ -156,7 +156,7 @@ class RecordedMatch:
                 known[group[0].opening] = group
             self.tally.add_opening(known[opening])
             self.records += [self._as_json(record) for record in known[opening]]
-            told(self.tally)
+            report(self.tally)
             if decided(self.tally):
                 break
         return MatchEnd.DECIDED

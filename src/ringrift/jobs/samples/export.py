@@ -302,8 +302,8 @@ def _export(job: Job, params: ExportParams) -> Outcome:
             refused["outside_window"] = outside
         # An empty file would train to nothing and look like a success.
         if not totals.rows:
-            told = f"no game to learn from ({dict(refused)})"
-            raise Corrupt(params.out, found=told, advice="Nothing was written")
+            problem = f"no game to learn from ({dict(refused)})"
+            raise Corrupt(params.out, found=problem, advice="Nothing was written")
         with sealing(params.out) as part:
             _write(job, params, game, plan, part, offered=offered, now_s=now_s)
             job.stage("checking")
@@ -314,7 +314,7 @@ def _export(job: Job, params: ExportParams) -> Outcome:
     counts = {"rows": check.sample_count, "games": totals.games}
     artifact = describe(params.out, "samples", config=game.key, **counts)
     job.sealed(artifact)
-    told_of = {
+    described = {
         "config": game.key,
         "samples": str(params.out),
         "sha256": artifact.sha256,
@@ -327,7 +327,7 @@ def _export(job: Job, params: ExportParams) -> Outcome:
         "refused": dict(refused),
         "warnings": check.warnings,
     }
-    return Outcome(ExitCode.DONE, told_of)
+    return Outcome(ExitCode.DONE, described)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,8 +358,8 @@ def offer_games(job: Job, params: ExportParams, plan: SamplePlan) -> Offered:
                 configs.setdefault(shard.metadata.get("config_key", "unknown"), path)
                 # States of different games have different words: no file can hold both.
                 if len(configs) > 1:
-                    told = ", ".join(f"{config} ({where.name})" for config, where in configs.items())
-                    raise ConfigError(f"shards of several configs cannot go into one file: {told}")
+                    named = ", ".join(f"{config} ({where.name})" for config, where in configs.items())
+                    raise ConfigError(f"shards of several configs cannot go into one file: {named}")
                 refused.update(_note_accepted(path, report, plan, checks))
                 for some in in_groups(shard.summaries(), GAMES_AT_ONCE):
                     refused.update(_offer(number, some, params, plan, seen))

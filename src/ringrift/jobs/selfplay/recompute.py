@@ -142,7 +142,7 @@ def run_recompute(job: Job, params: RecomputeParams) -> Outcome:
             _compare(agreement, some, *_searched(game, evaluator, selfplay_config(played), some))
             job.progress(agreement.moves)
     first = wrong[0] if wrong else _verdict(agreement, params, is_exact=is_exact)
-    told: dict[str, Any] = {
+    result: dict[str, Any] = {
         "config": game.key,
         "machine": machine,
         "exact": is_exact,
@@ -153,7 +153,7 @@ def run_recompute(job: Job, params: RecomputeParams) -> Outcome:
         "first_difference": None if first is None else first.as_json(),
         **agreement.distances(),
     }
-    return Outcome(fields=told)
+    return Outcome(fields=result)
 
 
 def as_played(params: RecomputeParams) -> SelfplayParams:

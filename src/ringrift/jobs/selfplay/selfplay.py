@@ -130,8 +130,8 @@ def read_unfinished(path: Path, game: Game) -> tuple[list[ResumedGame], str]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(path, found=f"no file of unfinished games: {error}", advice=_ADVICE) from None
     if found.config != game.key:
-        told = f"its games are of {found.config[:80]!r}, not of {game.key}"
-        raise ForeignFile(path, found=told, advice="Name files of unfinished games of this config")
+        reason = f"its games are of {found.config[:80]!r}, not of {game.key}"
+        raise ForeignFile(path, found=reason, advice="Name files of unfinished games of this config")
     if problem := _problem(found):
         raise Corrupt(path, found=problem, advice=_ADVICE)
     try:
@@ -466,7 +466,7 @@ class _Run:
         elif self._params.hand_over:
             self._job.sealed(describe_unfinished(self._side, left))
         self._job.progress(self._done, moves=selfplay.moves, simulations=selfplay.simulations)
-        told = {
+        result = {
             "config": self._game.key,
             "run_id": self._run_id,
             "seed": self._params.seed,
@@ -484,7 +484,7 @@ class _Run:
             "machine": self._machine,
         }
         stopped = bool(left) and not self._params.hand_over
-        return Outcome(ExitCode.STOPPED if stopped else ExitCode.DONE, told)
+        return Outcome(ExitCode.STOPPED if stopped else ExitCode.DONE, result)
 
     def _sealed_totals(self) -> dict[str, int]:
         """Decisions and training rows of all shards of the run, those of earlier processes too."""

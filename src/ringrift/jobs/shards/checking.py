@@ -123,8 +123,8 @@ class BatchReplay:
             over = self._game.terminal(states)
             for at in np.flatnonzero(~fine):
                 reason = "moves_after_end" if over[at] else "illegal_move"
-                told = "the game was over before" if over[at] else f"action {actions[at]} is not legal"
-                self.refuse(rows[at], Fault(reason, told, move))
+                problem = "the game was over before" if over[at] else f"action {actions[at]} is not legal"
+                self.refuse(rows[at], Fault(reason, problem, move))
             if not fine.any():
                 return None
             rows, states, actions = rows[fine], states[fine], actions[fine]
@@ -140,8 +140,8 @@ class BatchReplay:
         if not len(self._lengths):
             return
         for row in np.flatnonzero(~self._game.terminal(self.finals)):
-            told = f"the game is not over after its {self._lengths[row]} moves"
-            self.refuse(int(row), Fault("unfinished", told))
+            problem = f"the game is not over after its {self._lengths[row]} moves"
+            self.refuse(int(row), Fault("unfinished", problem))
 
 
 def _move_of(fault: Fault) -> float:
@@ -344,8 +344,8 @@ def replay_faults(game: Game, stored: Sequence[StoredGame]) -> list[Fault | None
 def _end_fault(each: StoredGame, results: Floats, rankings: npt.NDArray[np.int64]) -> Fault | None:
     recorded = [seat.ranking for seat in each.game.seats]
     if not np.allclose(results, each.game.results, atol=RESULT_TOLERANCE):
-        told = f"recorded {each.game.results.tolist()}, by the rules {results.tolist()}"
-        return Fault("wrong_result", told)
+        problem = f"recorded {each.game.results.tolist()}, by the rules {results.tolist()}"
+        return Fault("wrong_result", problem)
     if recorded != rankings.tolist():
         return Fault("wrong_result", f"recorded ranks {recorded}, by the rules {rankings.tolist()}")
     return None
@@ -390,16 +390,16 @@ def _check_steps(
     doubtful = (recorded.named[places] > 0) & ~recorded.names_all(places, legal)
     movers, players = game.to_move(states) + 1, recorded.players[places]
     for at in np.flatnonzero(players != movers).tolist():
-        told = f"player {players[at]} is recorded, player {movers[at]} is on turn"
-        replay.refuse(rows[at], Fault("wrong_player", told, int(moves[at])))
+        problem = f"player {players[at]} is recorded, player {movers[at]} is on turn"
+        replay.refuse(rows[at], Fault("wrong_player", problem, int(moves[at])))
     said = [recorded.phases[place] for place in places.tolist()]
     if said.count(None) < len(said):
         phases_of = getattr(game, "phases", None)  # an ability that a game may have
         phases = phases_of(states) if phases_of is not None else [None] * len(said)
         for at, (claimed, phase) in enumerate(zip(said, phases, strict=True)):
             if claimed is not None and claimed != phase:
-                told = f"{claimed} is recorded, {phase} by the rules"
-                replay.refuse(rows[at], Fault("wrong_phase", told, int(moves[at])))
+                problem = f"{claimed} is recorded, {phase} by the rules"
+                replay.refuse(rows[at], Fault("wrong_phase", problem, int(moves[at])))
     for at in np.flatnonzero(doubtful | odd[places]).tolist():
         if wrong := policy_problem(*policies.of(int(places[at])), legal.of(at)):
             replay.refuse(rows[at], Fault("bad_policy", wrong, int(moves[at])))

@@ -73,8 +73,8 @@ class ShardMerger:
         with open_shard(path) as shard:
             facts = shard.metadata
         if facts.get("config_key") != self._config:
-            told = f"its games are of {facts.get('config_key')!r}, not of {self._config!r}"
-            raise Corrupt(path, found=told, advice="Merge shards of one config")
+            problem = f"its games are of {facts.get('config_key')!r}, not of {self._config!r}"
+            raise Corrupt(path, found=problem, advice="Merge shards of one config")
         with self._attached(path):
             games = self._check_games(path, facts)
             self._db.execute("BEGIN")
@@ -113,8 +113,8 @@ class ShardMerger:
     def _check_games(self, path: Path, facts: dict[str, str]) -> int:
         games: int = self._db.execute("SELECT count(*) FROM source.games").fetchone()[0]
         if facts.get("games") != str(games):
-            told = f"{games} of {facts.get('games')} games are there"
-            raise Corrupt(path, found=told, advice="Fetch it again")
+            problem = f"{games} of {facts.get('games')} games are there"
+            raise Corrupt(path, found=problem, advice="Fetch it again")
         halved = self._db.execute(
             "SELECT game_id FROM source.games AS g WHERE total_moves != "
             "(SELECT count(*) FROM source.game_moves AS m WHERE m.game_id = g.game_id) LIMIT 1"
@@ -126,8 +126,8 @@ class ShardMerger:
             "WHERE s.fingerprint != m.fingerprint LIMIT 1"
         ).fetchone()
         if other is not None:
-            told = f"another shard has another game under the id {other[0]}"
-            raise Corrupt(path, found=told, advice="Find out which of the two is right")
+            problem = f"another shard has another game under the id {other[0]}"
+            raise Corrupt(path, found=problem, advice="Find out which of the two is right")
         return games
 
     def _copy(self) -> int:
@@ -155,8 +155,8 @@ class ShardMerger:
                 f"SELECT {names} FROM source.{table} EXCEPT SELECT {names} FROM main.{table} LIMIT 1"
             ).fetchone()
             if lost is not None:
-                told = f"{table} {lost[:2]} did not arrive in the merged shard"
-                raise Corrupt(path, found=told, advice="Check the disk; the sources are untouched")
+                problem = f"{table} {lost[:2]} did not arrive in the merged shard"
+                raise Corrupt(path, found=problem, advice="Check the disk; the sources are untouched")
 
     def _has_duplicates(self, path: Path) -> bool:
         return any(source.duplicates for source in self.sources if source.path == path)
@@ -175,7 +175,7 @@ class ShardMerger:
             "moves": str(moves),
             "rows": str(rows),
             "content_sha256": prints.hexdigest(),
-            "sources": json.dumps([_told(source) for source in self.sources]),
+            "sources": json.dumps([_described(source) for source in self.sources]),
         }
         self._db.executemany("INSERT INTO schema_metadata VALUES (?, ?)", sorted(facts.items()))
         return dict(zip(COUNTS, (games, moves, rows), strict=True))
@@ -202,7 +202,7 @@ def _common_facts(sources: Sequence[MergedSource]) -> dict[str, str]:
     }
 
 
-def _told(source: MergedSource) -> dict[str, object]:
+def _described(source: MergedSource) -> dict[str, object]:
     return {"sha256": source.sha256, "games": source.games, "facts": source.facts}
 
 
@@ -239,15 +239,15 @@ def run_consolidate(job: Job, params: ConsolidateParams) -> Outcome:
                     refused.append({"shard": str(shard), "why": str(error)})
                 job.progress(number, refused=len(refused))
             if len(merger.sources) < 2:
-                told = "; ".join(each["why"] for each in refused)
-                raise ConfigError(f"fewer than two shards can be merged: {told}")
+                problem = "; ".join(each["why"] for each in refused)
+                raise ConfigError(f"fewer than two shards can be merged: {problem}")
             job.stage("comparing", total=len(merger.sources))
             counts, sources = merger.finish(), merger.sources
         with open_shard(part) as merged:
             expected = sum(source.games - source.duplicates for source in sources)
             if merged.game_count != expected:
-                told = f"{merged.game_count} of {expected} games are there"
-                raise Corrupt(part, found=told, advice="Check the disk; the sources are untouched")
+                problem = f"{merged.game_count} of {expected} games are there"
+                raise Corrupt(part, found=problem, advice="Check the disk; the sources are untouched")
     job.sealed(describe(path, "shard", config=params.config, sources=len(sources), **counts))
     fields = {
         **counts,

@@ -171,8 +171,8 @@ def checked_shard(path: Path, *, seen: SeenGames, params: ValidateParams) -> Ite
         # Before a game is noted as seen: a shard that is refused must not make others look like copies of it.
         there, promised = shard.game_count, shard.metadata.get("games", "no")
         if promised != str(there):
-            told = f"{there} of {promised[:20]} games are there"
-            raise Corrupt(path, found=told, advice="Fetch it again")
+            problem = f"{there} of {promised[:20]} games are there"
+            raise Corrupt(path, found=problem, advice="Fetch it again")
         try:
             game = load_game(config)
         except ConfigError as error:

@@ -9,12 +9,9 @@ lies a checkpoint: a training that is given both goes on as if there had been no
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from math import floor, isfinite, log10
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal
-from xml.sax.saxutils import escape
 
 import msgspec
 import structlog
@@ -45,103 +42,7 @@ from ringrift.network.architecture import ModelCard, card_path, read_card
 from ringrift.network.evaluator import has_bfloat16
 from ringrift.network.model import ResidualNet, build, chosen_device
 from ringrift.network.storage import SUFFIX, load_model, save_model, take_over
-
-# Line plots as SVG text, for curves that are looked at once and kept as files.
-
-
-Points = Sequence[tuple[float, float]]
-Band = Sequence[tuple[float, float, float]]  # x, lowest, highest
-
-WIDTH, HEIGHT = 760, 420
-LEFT, RIGHT, TOP, BOTTOM = 64, 168, 40, 48
-COLOURS = ("#0b62a3", "#c4471b", "#2c7a2c", "#7b3fa0", "#8a6d00", "#a3245e", "#25737d", "#555555")
-TICKS_WANTED = 6
-DOTS_MAX = 60  # of a line; more would hide it
-
-
-def line_plot(
-    title: str,
-    series: Mapping[str, Points],
-    *,
-    x_label: str,
-    y_label: str,
-    bands: Mapping[str, Band] = MappingProxyType({}),
-) -> str:
-    """One line per series, with a legend and its band, if any; points that are not finite are left out."""
-    kept = {
-        name: [(x, y) for x, y in points if isfinite(x) and isfinite(y)] for name, points in series.items()
-    }
-    drawn = {name: [part for part in band if all(map(isfinite, part))] for name, band in bands.items()}
-    everything = [point for points in kept.values() for point in points]
-    everything += [(x, y) for band in drawn.values() for x, *ends in band for y in ends]
-    everything = everything or [(0.0, 0.0)]
-    x_low, x_high = _span([x for x, _ in everything])
-    y_low, y_high = _span([y for _, y in everything])
-    inner_width, inner_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-
-    def across(x: float) -> float:
-        return LEFT + (x - x_low) / (x_high - x_low) * inner_width
-
-    def down(y: float) -> float:
-        return TOP + (y_high - y) / (y_high - y_low) * inner_height
-
-    parts = [
-        _text(LEFT, 22, title, size=15),
-        _text(LEFT + inner_width / 2, HEIGHT - 10, x_label, anchor="middle"),
-    ]
-    parts.append(_text(LEFT - 8, TOP - 8, y_label, anchor="end"))
-    for x in _ticks(x_low, x_high):
-        parts.append(_line(across(x), TOP, across(x), TOP + inner_height))
-        parts.append(_text(across(x), TOP + inner_height + 16, f"{x:g}", anchor="middle"))
-    for y in _ticks(y_low, y_high):
-        parts.append(_line(LEFT, down(y), LEFT + inner_width, down(y)))
-        parts.append(_text(LEFT - 8, down(y) + 4, f"{y:g}", anchor="end"))
-    for number, (name, points) in enumerate(kept.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        if band := drawn.get(name, []):
-            edge = [(x, high) for x, _, high in band] + [(x, low) for x, low, _ in reversed(band)]
-            outline = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in edge)
-            parts.append(f'<polygon points="{outline}" fill="{colour}" fill-opacity="0.14"/>')
-        path = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in points)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>')
-        parts += [
-            f'<circle cx="{across(x):.1f}" cy="{down(y):.1f}" r="2.4" fill="{colour}"/>'
-            for x, y in (points if len(points) <= DOTS_MAX else ())
-        ]
-        parts.append(_text(WIDTH - RIGHT + 14, TOP + 14 + 18 * number, name, colour=colour))
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">'
-    back = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>'
-    return "\n".join([head, back, *parts, "</svg>", ""])
-
-
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    if low == high:
-        return low - 0.5, high + 0.5
-    margin = 0.04 * (high - low)
-    return low - margin, high + margin
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between *low* and *high*."""
-    rough = (high - low) / TICKS_WANTED
-    power = 10.0 ** floor(log10(rough))
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough)
-    first = floor(low / step) + 1
-    count = floor(high / step) - first + 1
-    return [round((first + number) * step, 10) for number in range(count)]
-
-
-def _text(
-    x: float, y: float, text: str, *, anchor: str = "start", size: int = 12, colour: str = "#222"
-) -> str:
-    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"'
-    return f"<text {where}>{escape(text)}</text>"
-
-
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
-    return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#ddd"/>'
-
+from ringrift.statistics.line_plot import line_plot
 
 # What has no influence on the weights.
 NOT_IDENTITY = {
@@ -375,7 +276,7 @@ class _Run:
             architecture=net.architecture,
             parent=self._parent.sha256 if self._parent is not None else None,
             rows_seen=before + state.best_step * params.batch,
-            notes={"run": self._identity, "data": self._data, **self._told(net)},
+            notes={"run": self._identity, "data": self._data, **self._training_notes(net)},
         )
         self._write_curve(state)
         learner = self._epochs.learner
@@ -391,7 +292,7 @@ class _Run:
             title = f"{self._params.out.stem}: losses"
             part.write_text(line_plot(title, lines, x_label="step", y_label="loss"), encoding="utf8")
 
-    def _told(self, net: ResidualNet) -> dict[str, Any]:
+    def _training_notes(self, net: ResidualNet) -> dict[str, Any]:
         """What the card says of the run: losses at the last look, and how far values are off."""
         state = self._epochs.state
         last = state.curve[-1]
@@ -418,7 +319,7 @@ class _Run:
         self._job.sealed(describe(checkpoint_path(self._params.out), "checkpoint"))
         for suffix in (".curve.jsonl", ".curve.svg"):
             self._job.sealed(describe(self._params.out.with_suffix(suffix), "curve"))
-        told = {name: value for name, value in card.notes.items() if name not in ("run", "data")}
+        notes = {name: value for name, value in card.notes.items() if name not in ("run", "data")}
         about = {
             "config": card.config,
             "model": str(self._params.out),
@@ -427,7 +328,7 @@ class _Run:
             "rows_seen": card.rows_seen,
             "samples_per_s": samples_per_s,
         }
-        return Outcome(ExitCode.DONE, {**about, **told})
+        return Outcome(ExitCode.DONE, {**about, **notes})
 
 
 class _Pace:

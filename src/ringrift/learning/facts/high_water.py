@@ -106,10 +106,12 @@ def behind(mark: HighWaterMark, identity: str, hash_of: Callable[[str, int], str
     if identity and identity != mark.identity:
         return ["the database is another one than that of the run in this folder"]
     lost = []
-    for config, told in sorted(mark.configs.items()):
-        found = hash_of(config, told.facts)
+    for config, marked in sorted(mark.configs.items()):
+        found = hash_of(config, marked.facts)
         if found is None:
-            lost.append(f"{config} had {told.facts} facts and {told.games} games, and the database has fewer")
-        elif found != told.last_hash:
-            lost.append(f"the first {told.facts} facts of {config} are others than those that were written")
+            lost.append(
+                f"{config} had {marked.facts} facts and {marked.games} games, and the database has fewer"
+            )
+        elif found != marked.last_hash:
+            lost.append(f"the first {marked.facts} facts of {config} are others than those that were written")
     return lost

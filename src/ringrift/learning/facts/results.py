@@ -127,13 +127,13 @@ class _TournamentFields(msgspec.Struct, frozen=True, kw_only=True):
 
 def evaluation_matches(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> list[Match]:
     candidate = str(job.order.params["candidate"])
-    told = read_fields(report.fields, _EvaluateFields, "the result").matches
-    return _matches(state, job, report, at_s, [((candidate, each.opponent), each) for each in told])
+    matches = read_fields(report.fields, _EvaluateFields, "the result").matches
+    return _matches(state, job, report, at_s, [((candidate, each.opponent), each) for each in matches])
 
 
 def tournament_matches(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> list[Match]:
-    told = read_fields(report.fields, _TournamentFields, "the result").pairs
-    return _matches(state, job, report, at_s, [(each.players, each) for each in told])
+    pairs = read_fields(report.fields, _TournamentFields, "the result").pairs
+    return _matches(state, job, report, at_s, [(each.players, each) for each in pairs])
 
 
 def _matches(
@@ -235,10 +235,10 @@ def player_text(file: str, simulations: int) -> str:
     return f"{_MODEL}{INPUTS}/{file}@{simulations}"
 
 
-def read_fields(told: dict[str, Any], kind: type[T], what: str) -> T:
+def read_fields(given: dict[str, Any], kind: type[T], what: str) -> T:
     """Raises `ConfigError` that says which field of *what* is wrong."""
     try:
-        return convert_to(told, kind, strict=False)
+        return convert_to(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise ConfigError(f"{what} cannot be read: {error}") from None
 
@@ -478,8 +478,8 @@ def match_with(match: Match, **changes: Any) -> Match:
 
 def _selfplay(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
     artifacts = _artifacts(report, "shard")
-    told = read_fields(report.fields, _SelfplayFields, "the result")
-    brought, resumed = _Brought(cut_off=told.cut_off), _resumed(state, job.order)
+    fields = read_fields(report.fields, _SelfplayFields, "the result")
+    brought, resumed = _Brought(cut_off=fields.cut_off), _resumed(state, job.order)
     for artifact in _artifacts(report, "unfinished"):
         held = read_fields(artifact.counts, _InProgress, artifact.name)
         brought.unfinished.append(
@@ -488,13 +488,13 @@ def _selfplay(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) 
                 job_id=job.job_id,
                 games=held.games,
                 moves=held.moves,
-                model=told.generator_sha256,
+                model=fields.generator_sha256,
                 worker=report.worker,
                 made_s=at_s,
-                machine=report.machine or told.machine,
-                can_be_recomputed=_can_be_recomputed(job.order, told.machine),
+                machine=report.machine or fields.machine,
+                can_be_recomputed=_can_be_recomputed(job.order, fields.machine),
                 resumed=resumed,
-                turns=told.resumed_turns if resumed else 0,
+                turns=fields.resumed_turns if resumed else 0,
             )
         )
     for artifact in artifacts:
@@ -507,17 +507,17 @@ def _selfplay(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) 
                 state=ShardState.UNCHECKED,
                 games=counts.games,
                 rows=counts.rows,
-                model=told.generator_sha256,
+                model=fields.generator_sha256,
                 simulations=int(job.order.params.get("simulations", 0)),
                 worker=report.worker,
                 made_s=at_s,
                 ordered_s=job.issued_s,
                 cpu_s=report.cpu_s / len(artifacts),
                 # What computed on a GPU is compared by distances in any case, so there the job may say it.
-                machine=report.machine or told.machine,
-                can_be_recomputed=_can_be_recomputed(job.order, told.machine),
+                machine=report.machine or fields.machine,
+                can_be_recomputed=_can_be_recomputed(job.order, fields.machine),
                 resumed=resumed,
-                turns=told.resumed_turns if resumed else 0,
+                turns=fields.resumed_turns if resumed else 0,
             )
         )
     return brought

@@ -386,9 +386,9 @@ def stage_of(kind: str, purpose: str) -> str:
 
 def fold(config: str, facts: Iterable[AnyFact], *, bucket_rules: BucketRules) -> ConfigState:
     """The state after *facts*. *bucket_rules* count only where the facts name none."""
-    told = list(facts)
-    state = state_before(config, told, bucket_rules=bucket_rules)
-    for fact in told:
+    ordered = list(facts)
+    state = state_before(config, ordered, bucket_rules=bucket_rules)
+    for fact in ordered:
         state.apply(fact)
     return state
 
@@ -488,8 +488,8 @@ def _note_training(state: ConfigState, job: OpenJob, fact: JobEnded) -> None:
 def _note_bad_checkpoint(state: ConfigState, job: OpenJob, error: str) -> None:
     """One that is gone, is no checkpoint of the parent, or holds no numbers would fail every training."""
     checkpoint = job.order.inputs.get(results.CHECKPOINT_FILE)
-    told = error.replace(f".{results.CHECKPOINT_FILE}", "")  # of the one that it could not write itself
-    if checkpoint and any(sign in told for sign in (results.CHECKPOINT_FILE, checkpoint, DIVERGED)):
+    message = error.replace(f".{results.CHECKPOINT_FILE}", "")  # of the one that it could not write itself
+    if checkpoint and any(sign in message for sign in (results.CHECKPOINT_FILE, checkpoint, DIVERGED)):
         state.bad_checkpoints.add(checkpoint)
 
 

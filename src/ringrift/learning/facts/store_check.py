@@ -65,8 +65,8 @@ async def check_store(kv: KeyValue, data_dir: Path) -> StoreCheck:
         found.mark = await asyncio.to_thread(read_mark, data_dir)
     except Corrupt as error:
         found.notes.append(str(error))
-    told = {} if found.mark is None else found.mark.configs
-    for config in sorted({*await known_configs(kv), *told}):
+    marks = {} if found.mark is None else found.mark.configs
+    for config in sorted({*await known_configs(kv), *marks}):
         found.hashes[config] = await read_hashes(kv, config)
     if found.mark is None:
         if any(found.hashes.values()) and not found.notes:
@@ -200,9 +200,9 @@ class MarkWriter:
         """Give the database its identity, and take over what is known of the configs of earlier runs."""
         identity = await name_run(self._kv, self._runtime.new_id())
         found = await check_store(self._kv, self._data_dir)
-        told = {} if found.mark is None else found.mark.configs
+        marked = {} if found.mark is None else found.mark.configs
         for config, hashes in found.hashes.items():
-            games = told[config].games if config in told else 0
+            games = marked[config].games if config in marked else 0
             if hashes:
                 self._before[config] = ConfigMark(facts=len(hashes), last_hash=hashes[-1], games=games)
         self._identity = identity

@@ -385,8 +385,8 @@ def _intensity(quality: QualityView, streak: int, reasons: list[str]) -> Trainin
     )
     chosen = max(_quality_level(quality), by_streak)
     if chosen is not TrainingIntensity.NORMAL:
-        told = "unknown" if quality.score is None else f"{quality.score:.2f}"
-        reasons.append(f"training is {chosen.word}: quality {told}, {streak} promotions in a row")
+        text = "unknown" if quality.score is None else f"{quality.score:.2f}"
+        reasons.append(f"training is {chosen.word}: quality {text}, {streak} promotions in a row")
     return chosen
 
 

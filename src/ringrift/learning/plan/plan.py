@@ -131,8 +131,8 @@ def plan(snapshot: Snapshot) -> ConfigPlan:
             think(snapshot, made)
             continue
         made.say_closed(stage, gate)
-        if gate.news is not None:
-            made.decided.append(gate.news)
+        if gate.decision is not None:
+            made.decided.append(gate.decision)
     made.decided += [
         Archived(at_s=snapshot.now_s, model=digest, reason=reason)
         for digest, reason in not_needed(snapshot.state, snapshot.now_s)

@@ -137,8 +137,8 @@ class StageMembers:
 def why_not_planning(manager: DaemonReader, name: str) -> StopReason:
     """Why the daemon of that type does not run, as *manager* knows."""
     daemon = DaemonType(name)
-    if told := manager.why_resting(daemon, STOPPED_BY_PERSON, OPERATOR):
-        return StopReason(told, by_person=True)
+    if reason := manager.why_resting(daemon, STOPPED_BY_PERSON, OPERATOR):
+        return StopReason(reason, by_person=True)
     return StopReason(manager.why_resting(daemon, BACKPRESSURE) or manager.why(daemon) or "it is starting")
 
 
@@ -409,7 +409,7 @@ class Gate:
     open: bool
     reason: str = ""
     until_s: float | None = None
-    news: Blocked | None = None  # what is to be written down of it
+    decision: Blocked | None = None  # what is to be written down of it
     stopped: bool = False  # its daemon does not run, which is no failure of the stage
     paused: bool = False  # closed on purpose, by a person
 
@@ -436,8 +436,8 @@ def stage_gate(
     gate = breaker_gate(stage, state.failures.get(stage), rules, now_s=now_s)
     if gate.open or gate.until_s is None or (block is not None and block.until_s == gate.until_s):
         return gate
-    news = Blocked(at_s=now_s, stage=stage, reason=gate.reason, until_s=gate.until_s)
-    return replace(gate, news=news)
+    decision = Blocked(at_s=now_s, stage=stage, reason=gate.reason, until_s=gate.until_s)
+    return replace(gate, decision=decision)
 
 
 def stopped_gate(state: ConfigState, *daemons: str) -> Gate | None:

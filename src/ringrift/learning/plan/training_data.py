@@ -159,8 +159,8 @@ def freshness_of(state: ConfigState, *, now_s: float, games_min: int = GAMES_MIN
     age_s = max(0.0, now_s - max(made_s for made_s, _ in newest))
     games = sum(count for made_s, count in newest if now_s - made_s <= hours_max * 3600)
     fresh = not why_stale(age_s, games, hours_max=hours_max, games_min=games_min)
-    told = f"{games} games of the last {hours_max:g} hours, the newest {age_s / 3600:.1f} hours old"
-    return FreshnessView(age_s=age_s, games=games, is_fresh=fresh, reason=told)
+    text = f"{games} games of the last {hours_max:g} hours, the newest {age_s / 3600:.1f} hours old"
+    return FreshnessView(age_s=age_s, games=games, is_fresh=fresh, reason=text)
 
 
 def _learned_from(state: ConfigState) -> Iterator[tuple[float, int]]:
@@ -483,7 +483,7 @@ def _losses(line: list[Model]) -> list[float]:
 
     Without the entropy of the targets, which nobody can learn away and which changes with who plays.
     """
-    found = [told for model in line if (told := model.losses.get("train"))]
+    found = [loss for model in line if (loss := model.losses.get("train"))]
     return [each["policy"] - each.get("entropy", 0.0) + each["value"] for each in found]
 
 

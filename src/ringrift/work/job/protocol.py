@@ -258,10 +258,10 @@ def job_environment(
 
     *also* are the names that the user added to those that every job gets.
     """
-    told = {ITEM_VARIABLE: item_id, KIND_VARIABLE: kind, CONFIG_VARIABLE: config, OUT_VARIABLE: out}
+    variables = {ITEM_VARIABLE: item_id, KIND_VARIABLE: kind, CONFIG_VARIABLE: config, OUT_VARIABLE: out}
     if "traceparent" in trace:
-        told[TRACE_VARIABLE] = trace["traceparent"]
-    return {**base_environment(also=also, environ=environ), **told}
+        variables[TRACE_VARIABLE] = trace["traceparent"]
+    return {**base_environment(also=also, environ=environ), **variables}
 
 
 def base_environment(

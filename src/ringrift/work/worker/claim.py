@@ -152,24 +152,24 @@ class WorkerEvents:
             await self._say("WORK_FAILED", {**error, "attempts": claim.attempt, "config_key": order.config})
         else:
             await self._say("WORK_RETRY", {**error, "attempt": claim.attempt})
-        told = {**self._task(claim), "error": verdict.error, "error_type": verdict.status}
-        await self._say("TASK_FAILED", {**told, "retryable": not dead, "duration_seconds": elapsed_s})
+        payload = {**self._task(claim), "error": verdict.error, "error_type": verdict.status}
+        await self._say("TASK_FAILED", {**payload, "retryable": not dead, "duration_seconds": elapsed_s})
 
     async def made_way(self, job: Claim, waiting: Claim, *, runtime_s: float) -> None:
         """A job was asked to yield its slot to another one."""
-        told = {"preempted_job_id": job.id, "preempted_job_type": job.kind}
-        told |= {"preempting_job_id": waiting.id, "preempting_job_type": waiting.kind}
+        payload = {"preempted_job_id": job.id, "preempted_job_type": job.kind}
+        payload |= {"preempting_job_id": waiting.id, "preempting_job_type": waiting.kind}
         await self._say(
-            "JOB_PREEMPTED", {"node_id": self._node, **told, "runtime_seconds": round(runtime_s, 1)}
+            "JOB_PREEMPTED", {"node_id": self._node, **payload, "runtime_seconds": round(runtime_s, 1)}
         )
 
     async def given_back(self, claim: Claim, why: str) -> None:
-        told = {**self._task(claim), "reason": why, "component": SOURCE}
-        await self._say("TASK_ABANDONED", told)
+        payload = {**self._task(claim), "reason": why, "component": SOURCE}
+        await self._say("TASK_ABANDONED", payload)
 
     async def orphaned(self, item_id: str, kind: str) -> None:
-        told = {"task_id": item_id, "task_type": kind, "node_id": self._node}
-        await self._say("TASK_ORPHANED", {**told, "reason": "its worker was killed"})
+        payload = {"task_id": item_id, "task_type": kind, "node_id": self._node}
+        await self._say("TASK_ORPHANED", {**payload, "reason": "its worker was killed"})
 
     def _work(self, claim: Claim) -> dict[str, Any]:
         return {"work_id": claim.id, "work_type": claim.kind, "node_id": self._node}
@@ -240,11 +240,11 @@ async def tell_progress(claim: Claim, order: JobOrder, job: RunningJob, context:
     while job.pid is None:
         await runtime.sleep(START_S)
     await events.started(claim, order, job.pid)
-    told, told_s, event_s = "", -RUNNING_RENEW_S, runtime.monotonic_s()
+    last, renewed_s, event_s = "", -RUNNING_RENEW_S, runtime.monotonic_s()
     while True:
-        now_s, news = runtime.monotonic_s(), f"{job.job_output.last_line}{job.job_output.extra}"
-        if news != told or now_s - told_s >= RUNNING_RENEW_S:
-            told, told_s = news, now_s
+        now_s, line = runtime.monotonic_s(), f"{job.job_output.last_line}{job.job_output.extra}"
+        if line != last or now_s - renewed_s >= RUNNING_RENEW_S:
+            last, renewed_s = line, now_s
             await _write(claim, order, job, context)
         if now_s - event_s >= HEARTBEAT_S:
             event_s = now_s

@@ -184,7 +184,7 @@ async def _is_unchanged(folder: JobFolder, record: JobRecord) -> bool:
 
 
 TIDY_S = 60.0
-FAREWELL_S = 5.0
+LAST_REPORT_S = 5.0
 _MEGABYTE = 2**20
 
 
@@ -254,7 +254,7 @@ class Worker:
     async def _announce_stop(self) -> None:
         """Take the record away; one that stays, because the engine is away, runs out by itself."""
         try:
-            async with asyncio.timeout(FAREWELL_S):
+            async with asyncio.timeout(LAST_REPORT_S):
                 await self._context.engine.kv.delete(worker_key(self._context.config.name))
         except (RingRiftError, TimeoutError) as error:
             log.warning("worker.presence_not_told", error=str(error))
