@@ -24,9 +24,9 @@ from ringrift.data.config import DataNode
 from ringrift.data.protection.promise_store import KEEP_S_MAX, FileLook, FileRead, NotedRead, PromiseStore
 from ringrift.data.transfer.http.wire import ASKED_AT_ONCE, FILES_AT_ONCE, File
 from ringrift.engine.sqlite.blobs import BlobFolder, digest_of
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.direct_reads import read_committed
 from ringrift.engine.sqlite.faults import translated_errors
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
