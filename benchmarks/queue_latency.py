@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmark import command
 from ringrift.engine.ports import Claimant, NewWork
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.runtime import SystemRuntime
 
 JOBS = 500

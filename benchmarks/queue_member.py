@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 from ringrift.engine.ports import Claimant, Completion, NewWork
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.runtime import SystemRuntime
 
 BATCH = 100

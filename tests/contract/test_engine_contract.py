@@ -7,8 +7,8 @@ import pytest
 
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.memory import MemoryStore, memory_engine
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.testing.engine_contract import (
     BlobsContract,
     EventLogContract,

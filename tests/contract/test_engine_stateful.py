@@ -12,8 +12,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from ringrift.engine.memory import memory_engine
 from ringrift.engine.ports import Claimant, Completion, NewWork
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.errors import RingRiftError
 from ringrift.testing.simulation import ManualRuntime
 

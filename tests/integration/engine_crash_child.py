@@ -12,8 +12,8 @@ import traceback
 from pathlib import Path
 
 from ringrift.engine.ports import Claimant, Completion, LogEvent, NewWork
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.errors import Conflict, LeaseLost
 from ringrift.runtime import SystemRuntime
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from ringrift.engine.ports import Claimant, Completion, WorkState
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.runtime import SystemRuntime
 
 KILLS, ROUND, KILLS_MAX = 200, 50, 800

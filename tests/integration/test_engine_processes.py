@@ -14,8 +14,8 @@ from itertools import pairwise
 import pytest
 
 from ringrift.engine.ports import Claimant, NewWork
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.errors import Unavailable
 from ringrift.runtime import SystemRuntime
 
@@ -23,7 +23,7 @@ PREAMBLE = """
 import asyncio, os, sys, time
 from pathlib import Path
 from ringrift.engine.ports import Claimant, LogEvent, NewWork
-from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.engine.sqlite.writer import Turnstile
 from ringrift.runtime import SystemRuntime

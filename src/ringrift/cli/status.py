@@ -18,8 +18,8 @@ from ringrift.cli.command import as_json, has_run, on_data_folder, plain_errors,
 from ringrift.cli.main import load
 from ringrift.coordination.coordinator_config import get_settings
 from ringrift.engine.lock_files import PID_FILE, MasterLoop, read_pid_file
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.direct_reads import read_committed, read_committed_keys, read_committed_revision
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.errors import Corrupt
 from ringrift.health.run_status import STATUS_KEY, Address, RunStatus, decode_run_status, read_address
 from ringrift.learning.facts.high_water import MARKED_KEY, check_not_lost, read_mark

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import structlog
 
-from ringrift.back_off import back_off_s
 from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.engine.arguments import check_database
@@ -37,7 +36,7 @@ from ringrift.events.subscriptions import Subscription, SubscriptionHandle, call
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.files import make_private_folder
 from ringrift.process import SingletonMixin
-from ringrift.runtime import system_runtime
+from ringrift.runtime import back_off_s, system_runtime
 from ringrift.settings import Settings
 
 # Who polls the queue between processes.

@@ -17,7 +17,6 @@ from typing import Any
 
 import structlog
 
-from ringrift.back_off import back_off_s
 from ringrift.coordination.coordinator_dependencies import (
     COORDINATOR_REGISTRY,
     CoordinatorSpec,
@@ -31,7 +30,7 @@ from ringrift.coordination.coordinator_dependencies import (
 from ringrift.daemons.running import attempt, attempt_async, end_within
 from ringrift.engine.blocking import loop_is_running
 from ringrift.errors import ConfigError, RingRiftError, Unavailable
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime, back_off_s, system_runtime
 
 log = structlog.get_logger()
 

@@ -13,14 +13,13 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from ringrift.back_off import back_off_s
 from ringrift.daemons.types import DaemonCategory, DaemonType, RestartTier
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE
 from ringrift.engine.lock_files import LockFile
 from ringrift.errors import ConfigError
 from ringrift.files import make_folders, replace_file
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime, back_off_s, system_runtime
 from ringrift.task_owner import TaskOwner
 
 # The one restart authority: what happens after a crash. Pure; times and luck come in.

@@ -14,9 +14,9 @@ import structlog
 
 from ringrift.engine.memory import memory_engine
 from ringrift.engine.ports import Engine, KeyValue
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.engine.sqlite.faults import translated_errors
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.files import close_to_others, make_private_folder
 from ringrift.process import process_scope
 from ringrift.runtime import Runtime, SystemRuntime, system_runtime

@@ -18,7 +18,6 @@ from typing import Any
 
 import structlog
 
-from ringrift.back_off import back_off_s
 from ringrift.engine.arguments import check_database
 from ringrift.errors import RingRiftError, described
 from ringrift.events.dead_letter_store import (
@@ -36,7 +35,7 @@ from ringrift.events.router_reports import Failure
 from ringrift.events.subscriptions import Subscription
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import SingletonMixin, process_scope
-from ringrift.runtime import Runtime, first_error, system_runtime
+from ringrift.runtime import Runtime, back_off_s, first_error, system_runtime
 from ringrift.settings import Settings, read_settings
 from ringrift.status import HealthCheckResult
 

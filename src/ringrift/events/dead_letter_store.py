@@ -21,9 +21,15 @@ import structlog
 
 from ringrift.engine.encoding import row_hash
 from ringrift.engine.lock_files import LockFile
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import translated_errors
-from ringrift.engine.sqlite.files import check_ours, check_sound, connect, create_if_absent, fill_if_empty
+from ringrift.engine.sqlite.files import (
+    SqliteConfig,
+    check_ours,
+    check_sound,
+    connect,
+    create_if_absent,
+    fill_if_empty,
+)
 from ringrift.engine.sqlite.schema import Migration, migrate
 from ringrift.errors import ForeignFile, StorageReadOnly, Unavailable, storable_text
 from ringrift.events.event import to_json

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from ringrift.back_off import back_off_s
 from ringrift.errors import ConfigError
+from ringrift.runtime import back_off_s
 
 __all__ = ["BreakerConfig", "BreakerState", "CircuitBreaker"]
 

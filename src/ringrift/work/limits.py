@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import structlog
 
-from ringrift.back_off import back_off_s
 from ringrift.decoding import decode_as
 from ringrift.engine.arguments import check_part
 from ringrift.engine.encoding import UNREADABLE
@@ -26,7 +25,7 @@ from ringrift.errors import ConfigError, Unavailable
 from ringrift.files import make_folders, remove_file, replace_file
 from ringrift.health.breakers import CircuitBreaker
 from ringrift.machine import NodeResources
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime, back_off_s, system_runtime
 from ringrift.work.backpressure import BackpressureLevel
 from ringrift.work.tasks import SELFPLAY_TYPES, TaskType, family
 

@@ -15,8 +15,8 @@ from typing import Any
 from ringrift.engine.limits import WAIT_S_MAX
 from ringrift.engine.memory import memory_engine
 from ringrift.engine.ports import Claimant, Completion, CursorKey, Engine, LogEvent, NewWork, Position
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.errors import RingRiftError
 from ringrift.testing.simulation import ManualRuntime
 

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.testing.engine_contract import ShiftedRuntime
 
 

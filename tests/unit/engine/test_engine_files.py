@@ -13,7 +13,7 @@ import pytest
 
 from ringrift.engine.ports import LogEvent, NewWork
 from ringrift.engine.sqlite import files
-from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.errors import (
     Corrupt,
     ForeignFile,
@@ -155,7 +155,7 @@ PREAMBLE = """
 import asyncio, ctypes, os, resource, struct, sys
 from pathlib import Path
 from ringrift.engine.ports import LogEvent
-from ringrift.engine.sqlite.config import SqliteConfig
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.errors import RingRiftError
 from ringrift.runtime import SystemRuntime

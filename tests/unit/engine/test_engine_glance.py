@@ -3,8 +3,8 @@
 import pytest
 
 from ringrift.engine.opening import open_engine
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.direct_reads import read_committed
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.errors import Corrupt, ForeignFile
 from ringrift.settings import load_settings
 from ringrift.testing.engine_contract import ShiftedRuntime

@@ -83,7 +83,7 @@ async def test_a_kill_in_the_middle_of_a_migration_leaves_the_version_before_it(
     program = textwrap.dedent(f"""
         import os, signal, sys
         from pathlib import Path
-        from ringrift.engine.sqlite.config import SqliteConfig
+        from ringrift.engine.sqlite.files import SqliteConfig
         from ringrift.engine.sqlite.files import connect
         from ringrift.engine.sqlite.schema import MIGRATIONS, Migration, migrate
         config = SqliteConfig(database=Path(sys.argv[1]), blob_dir=Path(sys.argv[1]).parent)

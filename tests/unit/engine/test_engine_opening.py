@@ -17,8 +17,8 @@ from ringrift.engine.opening import (
     open_engine,
     shared_kv,
 )
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.errors import ConfigError, Conflict, Unavailable
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime, system_runtime

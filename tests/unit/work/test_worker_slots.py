@@ -10,8 +10,8 @@ from worker_world import WorkerWorld, end_well
 
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.ports import Claimant, NewWork, WorkState
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.engine import open_sqlite
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.engine.work_rules import hold_key
 from ringrift.errors import Unavailable
 from ringrift.runtime import system_runtime

@@ -14,7 +14,6 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
-from ringrift.back_off import back_off_s
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, in_batches
 from ringrift.data.backup.archive import ArchivedFile, ArchiveIndex, DriveObjects, merged, same_content
 from ringrift.data.backup.run_states import (
@@ -35,6 +34,7 @@ from ringrift.data.transfer.contract import Moved, OnProgress, Terms, nobody_loo
 from ringrift.engine.sqlite.blobs import digest_of
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.health.run_status import name_run
+from ringrift.runtime import back_off_s
 
 # Which files an archive still lacks, and which of them go now. Nothing here deletes: an archive only grows.
 #

@@ -19,7 +19,6 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from ringrift.back_off import back_off_s
 from ringrift.data.artifacts import Artifact, ArtifactKind, data_type_of
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checksum
@@ -34,6 +33,7 @@ from ringrift.errors import ConfigError, Corrupt
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.foreign_files.paths import check_name, open_offered
+from ringrift.runtime import back_off_s
 
 # Files that an event names by their path: taken in only from folders that the settings name, once each.
 #

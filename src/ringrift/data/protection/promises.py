@@ -26,9 +26,9 @@ from ringrift.data.protection.promise_store import KEEP_S_MAX, FileLook, FileRea
 from ringrift.data.transfer.contract import ASKED_AT_ONCE
 from ringrift.data.transfer.http.wire import FILES_AT_ONCE, File
 from ringrift.engine.sqlite.blobs import BlobFolder, digest_of
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.direct_reads import read_committed
 from ringrift.engine.sqlite.faults import translated_errors
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings

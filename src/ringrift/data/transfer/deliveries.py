@@ -18,7 +18,6 @@ import msgspec
 import structlog
 from msgspec.structs import replace
 
-from ringrift.back_off import back_off_s
 from ringrift.daemons.running import call_async
 from ringrift.data.artifacts import Artifact
 from ringrift.data.kv_records import StoreHandle, StoreParts, for_each
@@ -26,7 +25,7 @@ from ringrift.data.transfer.contract import FileResult
 from ringrift.engine.blocking import blocking
 from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime, back_off_s, system_runtime
 from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.backpressure import DELIVERIES
 

@@ -9,9 +9,8 @@ from contextlib import closing
 from typing import NamedTuple
 
 from ringrift.clock import wall_s
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import translated_errors
-from ringrift.engine.sqlite.files import check_ours, connect
+from ringrift.engine.sqlite.files import SqliteConfig, check_ours, connect
 from ringrift.engine.sqlite.queries import GET_ENTRY, GET_ENTRY_WITHOUT_CHECKSUM, KEYS, LAST_REVISION_OF
 from ringrift.engine.sqlite.schema import (
     MIGRATIONS,

@@ -16,9 +16,9 @@ from ringrift.engine.lock_files import LockFile
 from ringrift.engine.ports import CursorKey, Engine
 from ringrift.engine.sqlite import queries as sql
 from ringrift.engine.sqlite.blobs import FileBlobs
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.sqlite.files import (
+    SqliteConfig,
     check_ours,
     check_sound,
     check_wal,

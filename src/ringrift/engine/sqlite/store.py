@@ -21,8 +21,7 @@ from ringrift.engine import arguments
 from ringrift.engine.blocking import end_threads
 from ringrift.engine.fencing import check_guard
 from ringrift.engine.ports import WriteGuard
-from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.files import connect
+from ringrift.engine.sqlite.files import SqliteConfig, connect
 from ringrift.engine.sqlite.queries import LIVE_REVISION_OF
 from ringrift.engine.sqlite.writer import Operation, Transaction, Writer, contained
 from ringrift.engine.waiting import (

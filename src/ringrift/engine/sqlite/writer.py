@@ -21,8 +21,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import structlog
 
 from ringrift.engine.lock_files import LockFile
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import from_sqlite, translated_errors
+from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.engine.sqlite.schema import TimeNote, schema_too_new, schema_version
 from ringrift.engine.waiting import ALL, ENDS, EVENTS, KV, QUEUE, EngineClock
 from ringrift.errors import ConfigError, RingRiftError, Unavailable, storable_text

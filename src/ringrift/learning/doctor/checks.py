@@ -12,8 +12,7 @@ from typing import Any
 
 from ringrift.daemons.requests import what_it_means
 from ringrift.engine.ports import Blobs, KeyValue
-from ringrift.engine.sqlite.config import SqliteConfig
-from ringrift.engine.sqlite.files import check_whole
+from ringrift.engine.sqlite.files import SqliteConfig, check_whole
 from ringrift.errors import Corrupt
 from ringrift.learning.doctor.findings import Ailment, Finding, Level, Ward
 from ringrift.learning.facts.records import Shard, ShardState

@@ -16,9 +16,8 @@ import msgspec
 import structlog
 
 from ringrift.engine.ports import KeyValue
-from ringrift.engine.sqlite.config import SqliteConfig
 from ringrift.engine.sqlite.faults import LOST_ADVICE, translated_errors
-from ringrift.engine.sqlite.files import SIDECARS, check_form, check_whole
+from ringrift.engine.sqlite.files import SIDECARS, SqliteConfig, check_form, check_whole
 from ringrift.errors import Conflict, Corrupt, Unavailable
 from ringrift.events.dead_letter_store import STORED
 from ringrift.files import make_folder, make_folders, rename_file, sync_folder

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ringrift.back_off import back_off_s
 from ringrift.daemons.planning import BACKPRESSURE, OPERATOR, STOPPED_BY_PERSON
 from ringrift.daemons.status import DaemonReader
 from ringrift.daemons.types import DaemonType
@@ -27,7 +26,7 @@ from ringrift.learning.facts.facts import (
 )
 from ringrift.learning.facts.state import CLOCK_TOLERANCE_S, STUDENTS, ConfigState, StageFailures
 from ringrift.learning.plan.rules import LearningRules
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime, back_off_s, system_runtime
 
 # How any part of this process wakes its loop: it says only that it may be worth to look again.
 

@@ -21,10 +21,9 @@ from typing import Any
 import psutil
 import structlog
 
-from ringrift.back_off import back_off_s
 from ringrift.daemons.child_process import OrphanGuard, keep_log_small, log_tail, process_guard
 from ringrift.errors import ConfigError, Unavailable, storable_text
-from ringrift.runtime import Child, Command, Runtime, first_error
+from ringrift.runtime import Child, Command, Runtime, back_off_s, first_error
 from ringrift.setting_kinds import JobSettings
 from ringrift.work.job.host import HostedChild, JobHost
 from ringrift.work.job.protocol import JobOrder, JobOutput, number

@@ -16,10 +16,9 @@ from typing import NoReturn
 
 import structlog
 
-from ringrift.back_off import back_off_s
 from ringrift.daemons.child_process import keep_log_small, process_guard
 from ringrift.files import make_folders
-from ringrift.runtime import Child, Command, Runtime, result_before
+from ringrift.runtime import Child, Command, Runtime, back_off_s, result_before
 from ringrift.work.shares import PREPARING
 
 RESTART_S_MIN, RESTART_S_MAX = 0.5, 30.0

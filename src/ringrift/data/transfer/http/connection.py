@@ -25,7 +25,6 @@ from typing import IO, Generic, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from ringrift.back_off import back_off_s
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.transfer.chunks import ChunksLacking
 from ringrift.data.transfer.contract import CHUNK_BYTES, Pace, Terms, TransferCall, watched
@@ -43,7 +42,7 @@ from ringrift.data.transfer.http.wire import (
     encode,
 )
 from ringrift.errors import RingRiftError, StorageFull, Unavailable
-from ringrift.runtime import Runtime
+from ringrift.runtime import Runtime, back_off_s
 from ringrift.tls import WrongCertificate, parse_pin, wrap_pinned
 
 # One connection.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringrift.back_off import back_off_s
+from ringrift.runtime import back_off_s
 
 
 def test_each_failure_doubles_the_wait_up_to_the_limit():
