@@ -485,8 +485,7 @@ def promotion_of(model):
 async def give_up(node, card):
     now_s = node.plane.runtime.now_s()
     gone = GivenUp(state=GivingUp.DELETED, at_s=now_s, reason="a test", by="a test", copies_left=1)
-    await DeletionRecords(node.plane.kv).write(
-        Tombstone(digest=card.digest, nodes={"gpu-1": gone}), revision=None
-    )
+    stone = Tombstone(digest=card.digest, nodes={"gpu-1": gone})
+    await DeletionRecords(node.plane.kv).change(card.digest, lambda each: each, plain=stone)
     await node.plane.blobs.delete(card.digest)
     await node.plane.manifest.drop_copy(card.digest, "gpu-1")

@@ -135,8 +135,8 @@ def test_what_is_no_plain_file_does_not_land(tmp_path, kind):
         "folder": path.mkdir,
     }[kind]()
     landed = landing.seal(folder, {brought.digest: len(content)})
-    assert landed.receipts == []
-    assert "bytes arrived" in landed.failed[brought.digest]
+    assert landed.receipts == ()
+    assert "bytes arrived" in dict(landed.failed)[brought.digest]
     assert store.read(brought) is None
     assert (tmp_path / "secret").read_bytes() == content
 

@@ -20,10 +20,12 @@ import structlog
 from ringrift.coordination.handler_base import HandlerBase
 from ringrift.coordination.sync_base import get_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, ArtifactKind
+from ringrift.data.files import seal_database
+from ringrift.data.files import snapshot_database as take_snapshot
 from ringrift.data.manifest.store import ManifestView
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import DeletionRecords, Successor
-from ringrift.data.table_merge import Merged, RecordTable, count_records, merge_database, take_snapshot
+from ringrift.data.table_merge import Merged, RecordTable, count_records, merge_database
 from ringrift.data.transactions import OperationType, TransactionLog
 from ringrift.data.transfer.contract import TransferFailed, TransferRefused
 from ringrift.engine.records import KvRecords
@@ -146,25 +148,22 @@ class RecordSync:
         plane = self._plane
         if not await asyncio.to_thread(self.db_path.exists):
             return None
-        with tempfile.TemporaryDirectory(prefix="ringrift-records-") as folder:
-            copy = Path(folder) / f"{self.name}.db"
-            await asyncio.to_thread(take_snapshot, self.db_path, copy)
-            size = (await asyncio.to_thread(copy.stat)).st_size
-            digest = await plane.blobs.put(copy)
         now_s = plane.runtime.now_s()
+        with tempfile.TemporaryDirectory(prefix="ringrift-records-") as folder:
+            card = await seal_database(
+                plane.blobs,
+                self.db_path,
+                scratch=Path(folder),
+                name=self._card_name,
+                node=plane.this.name,
+                now_s=now_s,
+            )
+        digest = card.digest
         former = [
             each
             for each in (await plane.view()).held_by(plane.this.name)
             if each.name == self._card_name and each.node == plane.this.name and each.digest != digest
         ]
-        card = Artifact(
-            digest=digest,
-            size=size,
-            kind=ArtifactKind.SNAPSHOT,
-            name=self._card_name,
-            node=plane.this.name,
-            created_s=now_s,
-        )
         # An unchanged database has the digest of the last round, and then nothing is new here.
         self.counts.published += await plane.manifest.register([card])
         await plane.note_copy(digest, "records", verified_s=now_s)

@@ -17,7 +17,7 @@ from ringrift.coordination.sync_base import open_data_plane
 from ringrift.data.artifacts import Artifact
 from ringrift.data.kv_records import one_per_process
 from ringrift.data.plane import DataPlane
-from ringrift.data.sync.executor import NodeTransferResult, SyncExecutor, SyncPace, SyncTotals
+from ringrift.data.sync.executor import NodeTransferResult, SyncExecutor, SyncPace
 from ringrift.data.sync.plan import NodeTransfer, SyncPlan
 from ringrift.data.sync.requests import PRIORITIES
 from ringrift.data.transfer.limits import WAIT_S, BandwidthAllocation, BandwidthLimits, BandwidthManager
@@ -122,13 +122,11 @@ class BatchRsync:
             lock_wait_s=60.0,
         )
         plan = SyncPlan(
-            sends=tuple(node_transfer for node_transfer in sends if node_transfer.artifacts),
+            sends=tuple(transfer for transfer in sends if transfer.artifacts),
             width=self._width,
         )
-        ends = {
-            end.node_transfer.node: end
-            for end in await SyncExecutor(plane).carry_out(plan, pace, SyncTotals())
-        }
+        result = await SyncExecutor(plane).carry_out(plan, pace)
+        ends = {end.transfer.node: end for end in result.transfers}
         return [_result(plane, host, ends.get(host), lacking[host]) for host in wanted]
 
     run = blocking(run_async, timeout_s=TIMEOUT_S)

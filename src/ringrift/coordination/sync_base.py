@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Unpack
 
 from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.data.config import AutoSyncConfig, read_nodes
 from ringrift.data.manifest.store import ManifestView
-from ringrift.data.plane import DataPlane, OpenPlane, WakingDaemon, assemble_plane
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, assemble_plane
 from ringrift.data.protection.promise_store import PromiseStore
 from ringrift.data.sync.cluster_view import ClusterView, NodeReportCollector, NodeReports, read_cluster_view
 from ringrift.data.transfer.contract import Pace, Transport
 from ringrift.engine.opening import get_engine, get_engine_blocking, has_store
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import getter_of, process_scope, reset_of
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import system_runtime
 from ringrift.work.backpressure import BackpressureLevel, read_announced
 
 __all__ = ["DataPlane", "Pace", "SyncDaemonBase", "Transport", "open_data_plane"]
@@ -71,6 +71,15 @@ async def look_at_cluster(
     )
 
 
+def of_process(parts: DaemonParts) -> DaemonParts:
+    """The parts of a daemon: those that are given, else this process's."""
+    return {
+        "plane": parts.get("plane") or open_data_plane,
+        "router": parts.get("router") or get_router(),
+        "runtime": parts.get("runtime"),
+    }
+
+
 async def pressure_in_force(plane: DataPlane | None) -> BackpressureLevel:
     """How full the queues of the run are, as QUEUE_MONITOR has measured; none where nobody measures."""
     plane = plane or await existing_data_plane()
@@ -83,22 +92,8 @@ async def pressure_in_force(plane: DataPlane | None) -> BackpressureLevel:
 class SyncDaemonBase(WakingDaemon):
     """Looks at the data plane now and then, and soon after it was woken; by default at this process's."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        interval_s: float,
-        plane: DataPlane | OpenPlane | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        super().__init__(
-            name,
-            interval_s=interval_s,
-            plane=plane or open_data_plane,
-            router=router or get_router(),
-            runtime=runtime,
-        )
+    def __init__(self, name: str, *, interval_s: float, **parts: Unpack[DaemonParts]) -> None:
+        super().__init__(name, interval_s=interval_s, **of_process(parts))
 
 
 # What events told of nodes in this process: one collector for all who sync.

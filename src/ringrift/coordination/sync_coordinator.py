@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Unpack
 
 from ringrift.coordination.coordinator_config import get_settings
-from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.sync_base import (
     get_node_reports,
     look_at_cluster,
+    of_process,
     open_data_plane,
     pressure_in_force,
 )
@@ -44,7 +44,7 @@ from ringrift.data.config import (
 )
 from ringrift.data.manifest.catalog import receivers_of
 from ringrift.data.manifest.store import games_in
-from ringrift.data.plane import DataPlane, OpenPlane
+from ringrift.data.plane import DaemonParts, DataPlane
 from ringrift.data.sync.cluster_view import (
     ClusterView,
     HostHistory,
@@ -158,25 +158,23 @@ class ClusterDataStatus:
         return {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "recommendations"}
 
 
-def host_states(cluster_view: ClusterView) -> list[HostState]:
+def host_states(cluster: ClusterView) -> list[HostState]:
     """Every active host, the most urgent first."""
-    hosts = [_host(cluster_view, node) for node in cluster_view.nodes.all() if node.active]
+    hosts = [_host(cluster, node) for node in cluster.nodes.all() if node.active]
     return sorted(hosts, key=lambda each: (-each.score, each.host))
 
 
-def _host(cluster_view: ClusterView, node: DataNode) -> HostState:
-    held = cluster_view.view.held_by(node.name)
+def _host(cluster: ClusterView, node: DataNode) -> HostState:
+    held = cluster.view.held_by(node.name)
     # Without a node that would take them they are as safe as they can be.
-    takers = frozenset(other.name for other in receivers_of("games", node.name, cluster_view.nodes.all()))
+    takers = frozenset(other.name for other in receivers_of("games", node.name, cluster.nodes.all()))
     alone = (
-        cluster_view.view.only_at(node.name, among=(each.name for each in cluster_view.nodes.all()))
-        if takers
-        else []
+        cluster.view.only_at(node.name, among=(each.name for each in cluster.nodes.all())) if takers else []
     )
-    games, known = games_in(alone), cluster_view.history.get(node.name) or HostHistory()
+    games, known = games_in(alone), cluster.history.get(node.name) or HostHistory()
     oldest_s = min((each.created_s for each in alone), default=None)
-    age_s = _age_s(cluster_view.now_s, known.last_success_s, oldest_s)
-    host_type = _type_of(cluster_view, node)
+    age_s = _age_s(cluster.now_s, known.last_success_s, oldest_s)
+    host_type = _type_of(cluster, node)
     waits = bool(alone)
     return HostState(
         host=node.name,
@@ -205,10 +203,10 @@ def _age_s(now_s: float, last_s: float | None, oldest_s: float | None) -> float:
     return min(max(0.0, now_s - since_s), _NEVER_S)
 
 
-def _type_of(cluster_view: ClusterView, node: DataNode) -> str:
+def _type_of(cluster: ClusterView, node: DataNode) -> str:
     if node.ephemeral:
         return "ephemeral"
-    return "local" if node.name == cluster_view.this.name or node.provider == "local" else "persistent"
+    return "local" if node.name == cluster.this.name or node.provider == "local" else "persistent"
 
 
 _FACTORS = {"ephemeral": EPHEMERAL_FACTOR, "persistent": PERSISTENT_FACTOR, "local": LOCAL_FACTOR}
@@ -266,14 +264,8 @@ def _advise(host: HostState) -> SyncRecommendation | None:
 
 
 def _skipped(advice: SyncRecommendation) -> SyncRecommendation:
-    return SyncRecommendation(
-        host=advice.host,
-        action=SyncAction.SKIP,
-        priority=advice.priority,
-        reason=f"{advice.reason}; it waits while the queues are full",
-        score=advice.score,
-        estimated_games=advice.estimated_games,
-        estimated_duration_seconds=advice.estimated_duration_seconds,
+    return replace(
+        advice, action=SyncAction.SKIP, reason=f"{advice.reason}; it waits while the queues are full"
     )
 
 
@@ -646,19 +638,10 @@ class AutoSyncDaemon(DataSyncDaemon):
         strategy: str | SyncStrategy | None = None,
         *,
         config: AutoSyncConfig | None = None,
-        plane: DataPlane | OpenPlane | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
         reports: NodeReportCollector | None = None,
+        **parts: Unpack[DaemonParts],
     ) -> None:
-        super().__init__(
-            strategy,
-            config=config,
-            plane=plane or open_data_plane,
-            router=router or get_router(),
-            runtime=runtime,
-            reports=reports,
-        )
+        super().__init__(strategy, config=config, reports=reports, **of_process(parts))
 
 
 def create_sync_daemon(

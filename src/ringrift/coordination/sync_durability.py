@@ -13,11 +13,11 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
-from ringrift.data.kv_records import for_each, kv_of, one_per_process
+from ringrift.data.kv_records import StoreHandle, StoreParts, for_each, one_per_process
 from ringrift.data.transfer.deliveries import (
     DeliveryLedger,
     DeliveryRecord,
@@ -26,11 +26,9 @@ from ringrift.data.transfer.deliveries import (
     verified,
 )
 from ringrift.engine.encoding import is_digest
-from ringrift.engine.ports import KeyValue
 from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.process import reset_of
-from ringrift.runtime import Runtime, system_runtime
 
 __all__ = [
     "SyncDeadLetterQueue",
@@ -105,23 +103,22 @@ class DeadLetterEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     resolved_at: float | None = None
 
 
-class SyncWAL:
+class SyncWAL(StoreHandle):
     """The log. Appending the same game with the same data again changes nothing."""
 
     def __init__(
         self,
         db_path: Path | str | None = None,
         *,
-        kv: KeyValue | None = None,
-        runtime: Runtime | None = None,
         pending_max: int = PENDING_MAX,
+        **parts: Unpack[StoreParts],
     ) -> None:
         if pending_max < 1:
             raise ConfigError("the log must hold at least one entry")
-        store = kv_of(db_path, kv)
-        self._runtime, self._pending_max = runtime or system_runtime(), pending_max
-        self._ledger = DeliveryLedger(kv=store, runtime=self._runtime)
-        self._old = KvRecords(store, _OLD_OPEN, SyncWALEntry)
+        super().__init__(db_path, **parts)
+        self._pending_max = pending_max
+        self._ledger = DeliveryLedger(kv=self._kv, runtime=self._runtime)
+        self._old = KvRecords(self._kv, _OLD_OPEN, SyncWALEntry)
         self._counted: int | None = None
         self._appends = 0
 
@@ -248,20 +245,13 @@ class SyncWAL:
             await self._old.delete(old.entry_id)
 
 
-class SyncDeadLetterQueue:
+class SyncDeadLetterQueue(StoreHandle):
     """What could not be handed over, until somebody says that it is safe: deliveries that were given up."""
 
-    def __init__(
-        self,
-        db_path: Path | str | None = None,
-        *,
-        kv: KeyValue | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        store = kv_of(db_path, kv)
-        self._runtime = runtime or system_runtime()
-        self._ledger = DeliveryLedger(kv=store, runtime=self._runtime)
-        self._old = KvRecords(store, _OLD_DEAD, DeadLetterEntry)
+    def __init__(self, db_path: Path | str | None = None, **parts: Unpack[StoreParts]) -> None:
+        super().__init__(db_path, **parts)
+        self._ledger = DeliveryLedger(kv=self._kv, runtime=self._runtime)
+        self._old = KvRecords(self._kv, _OLD_DEAD, DeadLetterEntry)
 
     async def add(self, entry: SyncWALEntry, error: str, *, error_type: str = "") -> str:
         """Keep a game that failed for good; return the id of the letter."""

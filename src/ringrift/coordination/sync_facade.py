@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -22,12 +22,11 @@ from ringrift.data.plane import DataPlane
 from ringrift.data.sync.cluster_view import NodeReportCollector, read_cluster_view
 from ringrift.data.sync.executor import (
     NodeTransferResult,
-    PrioritySync,
     SyncAnnouncer,
     SyncExecutor,
     SyncPace,
     SyncProgress,
-    SyncTotals,
+    SyncResult,
 )
 from ringrift.data.sync.plan import NodeTransfer, SyncPlan
 from ringrift.data.sync.requests import (
@@ -82,7 +81,7 @@ class _Run:
 
     request: SyncRequest
     started_s: float
-    tally: SyncTotals = field(default_factory=SyncTotals)
+    result: SyncResult = field(default_factory=SyncResult)  # of all attempts
     plan: SyncPlan = field(default_factory=SyncPlan)
     errors: list[str] = field(default_factory=list)
     owed: frozenset[tuple[str, str]] = frozenset()  # (node, digest): what the first plan was to bring
@@ -155,16 +154,9 @@ class SyncFacade(SingletonMixin):
                 source_node=None if source_node == plane.this.name else source_node,
             )
         )
-        outcome = PrioritySync(
-            reason=reason,
-            node=source_node,
-            config_key=config_key or "",
-            data_type=data_type,
-            response=response,
-        )
-        await self._announcer.priority(outcome)
+        await self._announcer.priority(response, node=source_node, config_key=config_key or "")
         if reason == ORPHAN_RECOVERY and response.details["files_moved"]:
-            await self._announcer.orphans(outcome)
+            await self._announcer.orphans(response, node=source_node)
         return response
 
     # --- attempts -------------------------------------------------------------------------------------
@@ -174,37 +166,38 @@ class SyncFacade(SingletonMixin):
         for backend in (primary, *_CHAINS[primary]):
             run.backend = backend
             self._backends.add(backend)
-            ends = await self._attempt(plane, run, backend)
+            attempt = await self._attempt(plane, run, backend)
             if backend is primary:
                 # Of the first plan alone: a later one is made of what is left, and promises less.
                 run.owed = _promised(run, plane.this.name)
-            failures = [f"{backend.value}: {error}" for end in ends for error in end.errors]
+            failures = [f"{backend.value}: {error}" for error in attempt.errors]
             if not failures and await _is_kept(plane, run):
                 run.done = True
                 return
             run.errors += failures
             log.warning("sync.attempt_failed", backend=backend.value, failures=len(failures))
-            run.silent |= {end.node_transfer.node for end in ends if _kept_waiting(end)}
+            run.silent |= {end.transfer.node for end in attempt.transfers if _kept_waiting(end)}
             if run.request.source_node in run.silent:
                 break  # nobody else is to be asked
         run.backend = primary
 
-    async def _attempt(self, plane: DataPlane, run: _Run, backend: SyncBackend) -> list[NodeTransferResult]:
+    async def _attempt(self, plane: DataPlane, run: _Run, backend: SyncBackend) -> SyncResult:
         reports = self._reports.reports(plane.runtime)
         # For this request only: one silence is not yet known to others as a failure.
         reports = replace(reports, away=reports.away | run.silent)
-        cluster_view = await read_cluster_view(plane, self._config_of(plane), reports=reports)
-        left = RequestLeft(request=run.request, confirmed=run.tally.confirmed)
-        run.plan = await asyncio.to_thread(plan_request, cluster_view, left, backend)
+        cluster = await read_cluster_view(plane, self._config_of(plane), reports=reports)
+        left = RequestLeft(request=run.request, confirmed=run.result.confirmed)
+        run.plan = await asyncio.to_thread(plan_request, cluster, left, backend)
         if run.plan.is_empty:
-            return []
-        await self._announcer.started(plane, run.request, _nodes_of(run.plan))
+            return SyncResult()
+        await self._announcer.started(plane, run.plan, by="facade", data_type=run.request.data_type)
         progress = SyncProgress(plane.runtime)
         self._under_way[id(progress)] = progress
+        sync_executor = SyncExecutor(plane, progress)
         try:
-            sync_executor = SyncExecutor(plane, progress)
-            return await sync_executor.carry_out(run.plan, _pace_of(run.request), run.tally)
+            return await sync_executor.carry_out(run.plan, _pace_of(run.request))
         finally:
+            run.result += sync_executor.result  # what arrived before the time ran out counts, too
             del self._under_way[id(progress)]
 
     def _config_of(self, plane: DataPlane) -> AutoSyncConfig:
@@ -216,16 +209,17 @@ class SyncFacade(SingletonMixin):
     async def _note_unfinished(self, plane: DataPlane, run: _Run) -> None:
         """A host that was not served in time was not synced; its history must say so."""
         sync_executor, started_s = SyncExecutor(plane), plane.runtime.now_s() - run.request.timeout_seconds
-        for node_transfer in (*run.plan.fetches, *run.plan.sends):
-            if not run.tally.node_transfers.get((node_transfer.node, node_transfer.fetch)):
-                nothing = NodeTransfer(node=node_transfer.node, artifacts=())
-                end = NodeTransferResult(node_transfer=nothing, broken_off="timed out")
+        for transfer in run.plan.transfers:
+            if transfer.node not in run.result.complete(fetched=transfer.fetch):
+                nothing = NodeTransfer(node=transfer.node, artifacts=())
+                end = NodeTransferResult(transfer=nothing, broken_off="timed out")
                 await sync_executor.note(end, _pace_of(run.request), started_s)
 
     # --- answers --------------------------------------------------------------------------------------
 
     def _response(self, plane: DataPlane, run: _Run) -> SyncResponse:
-        plan, tally, synced = run.plan, run.tally, _synced(run, plane.this.name)
+        plan, result, synced = run.plan, run.result, _synced(run, plane.this.name)
+        moved = result.moved
         errors = (
             [*plan.refused, *plan.blocked] if not run.errors or run.done else [*run.errors, *plan.refused]
         )
@@ -234,18 +228,18 @@ class SyncFacade(SingletonMixin):
             success=success,
             backend_used=run.backend,
             nodes_synced=len(synced),
-            bytes_transferred=tally.bytes_sent,
+            bytes_transferred=result.bytes_sent,
             duration_seconds=plane.runtime.monotonic_s() - run.started_s,
             errors=errors[:_ERRORS_MAX],
             details={
                 "nodes": sorted(synced),
                 "up_to_date": sorted(set(plan.up_to_date) - synced),
                 "not_known": sorted(set(plan.not_known) - synced),
-                "files_moved": tally.files,
-                "digests_moved": sorted({digest for _, digest in tally.moved})[:_DIGESTS_SHOWN],
-                "files_confirmed": len(tally.receipts) - tally.files,
+                "files_moved": len(moved),
+                "digests_moved": sorted({digest for _, digest in moved})[:_DIGESTS_SHOWN],
+                "files_confirmed": len(result.confirmed) - len(moved),
                 "not_confirmed": _not_confirmed(run),
-                "games_synced": sum(tally.games.values()),
+                "games_synced": result.games,
                 "notes": list(plan.notes),
                 "errors_left_out": max(0, len(errors) - _ERRORS_MAX),
                 "recovered_from": run.errors[:_ERRORS_MAX] if run.done else [],
@@ -306,7 +300,7 @@ def _synced(run: _Run, this: str) -> set[str]:
 
     A node that files only passed through on their way here was not asked about.
     """
-    served, sources = set(run.tally.complete(fetched=False)), run.tally.complete(fetched=True)
+    served, sources = set(run.result.complete(fetched=False)), run.result.complete(fetched=True)
     if run.request.source_node is not None:
         return served | sources
     if this in run.request.explicit_targets and sources:
@@ -321,16 +315,14 @@ def _kept_waiting(end: NodeTransferResult) -> bool:
 def _promised(run: _Run, this: str) -> frozenset[tuple[str, str]]:
     """Which files are to be where. What is fetched only to be sent on is owed to those that it goes to."""
     for_here = run.request.source_node not in (None, this) or this in run.request.explicit_targets
-    arriving = [(node_transfer.node, node_transfer) for node_transfer in run.plan.sends]
-    arriving += [(this, node_transfer) for node_transfer in run.plan.fetches if for_here]
-    return frozenset(
-        (node, each.digest) for node, node_transfer in arriving for each in node_transfer.artifacts
-    )
+    arriving = [(transfer.node, transfer) for transfer in run.plan.sends]
+    arriving += [(this, transfer) for transfer in run.plan.fetches if for_here]
+    return frozenset((node, each.digest) for node, transfer in arriving for each in transfer.artifacts)
 
 
 async def _is_kept(plane: DataPlane, run: _Run) -> bool:
     """Whether all that was owed is there: that a later plan does not mention a file is no success."""
-    owed = run.owed - run.tally.confirmed
+    owed = run.owed - run.result.confirmed
     if not owed:
         return True
     # The manifest may repeat an old receipt; confirmed is what was read again for this request.
@@ -344,13 +336,9 @@ def _not_confirmed(run: _Run) -> dict[str, list[str]]:
     """By node, the files whose hash was asked for and was not given."""
     left: dict[str, list[str]] = {}
     if run.request.require_confirmation:
-        for node, digest in sorted(run.owed - run.tally.confirmed):
+        for node, digest in sorted(run.owed - run.result.confirmed):
             left.setdefault(node, []).append(digest)
     return {node: digests[:_DIGESTS_SHOWN] for node, digests in left.items()}
-
-
-def _nodes_of(plan: SyncPlan) -> Sequence[str]:
-    return list(dict.fromkeys(node_transfer.node for node_transfer in (*plan.fetches, *plan.sends)))
 
 
 def _pace_of(request: SyncRequest) -> SyncPace:

@@ -77,7 +77,9 @@ class SyncRouter:
     async def cluster_view(self) -> ClusterView:
         return await look_at_cluster(self._plane, self.config, reports=self.reports.reports(self._runtime))
 
-    _look = blocking(cluster_view)
+    @blocking
+    async def _look(self) -> ClusterView:
+        return await self.cluster_view()
 
     # --- where to, where from -------------------------------------------------------------------------
 
@@ -89,20 +91,17 @@ class SyncRouter:
         max_targets: int | None = 10,
         size_bytes: int = 0,
     ) -> list[ScoredNode]:
-        wanted, cluster_view, excluded = (
-            data_type_named(data_type),
-            await self.cluster_view(),
-            frozenset(exclude_nodes),
-        )
+        wanted, excluded = data_type_named(data_type), frozenset(exclude_nodes)
+        cluster = await self.cluster_view()
         fit = [
             node
-            for node in cluster_view.nodes.others()
+            for node in cluster.nodes.others()
             if node.name not in excluded
-            and not cluster_view.unfit(node, wanted)
-            and not cluster_view.blocked(node, wanted)
-            and _has_room(cluster_view.disks.get(node.name), size_bytes, cluster_view.disk_limit(node))
+            and not cluster.unfit(node, wanted)
+            and not cluster.blocked(node, wanted)
+            and _has_room(cluster.disks.get(node.name), size_bytes, cluster.disk_limit(node))
         ]
-        return ranked(target_score(cluster_view, node, wanted) for node in fit)[:max_targets]
+        return ranked(target_score(cluster, node, wanted) for node in fit)[:max_targets]
 
     _targets = blocking(targets)
 
@@ -131,34 +130,32 @@ class SyncRouter:
         max_sources: int = 5,
     ) -> list[ScoredNode]:
         """The nodes that hold such data, the best to fetch from first."""
-        cluster_view, wanted, excluded = self._look(), data_type_named(data_type), frozenset(exclude_nodes)
+        cluster, wanted, excluded = self._look(), data_type_named(data_type), frozenset(exclude_nodes)
         holding = {
             node
-            for artifact in cluster_view.view.of_kinds(kinds_of(wanted))
+            for artifact in cluster.view.of_kinds(kinds_of(wanted))
             if _is_of(artifact.config, board_type, num_players)
-            for node in cluster_view.view.holders(artifact.digest)
+            for node in cluster.view.holders(artifact.digest)
         }
-        fit = [
-            node for node in cluster_view.nodes.others() if node.active and node.name in holding - excluded
-        ]
-        return ranked(source_score(cluster_view, node, wanted) for node in fit)[:max_sources]
+        fit = [node for node in cluster.nodes.others() if node.active and node.name in holding - excluded]
+        return ranked(source_score(cluster, node, wanted) for node in fit)[:max_sources]
 
     def should_sync_to_node(self, node_id: str, data_type: str = "games") -> bool:
-        cluster_view, wanted = self._look(), data_type_named(data_type)
-        node = cluster_view.nodes[node_id]
-        return not cluster_view.unfit(node, wanted) and not cluster_view.blocked(node, wanted)
+        cluster, wanted = self._look(), data_type_named(data_type)
+        node = cluster.nodes[node_id]
+        return not cluster.unfit(node, wanted) and not cluster.blocked(node, wanted)
 
     def get_optimal_source(self, digest: str, target: str) -> str | None:
-        cluster_view = self._look()
-        artifact = cluster_view.view.artifacts.get(digest)
-        sources = [] if artifact is None else sources_of(cluster_view, artifact, cluster_view.nodes[target])
+        cluster = self._look()
+        artifact = cluster.view.artifacts.get(digest)
+        sources = [] if artifact is None else sources_of(cluster, artifact, cluster.nodes[target])
         return sources[0].name if sources else None
 
     def plan_replication(
         self, digest: str, min_copies: int = 2, quality_score: float | None = None
     ) -> ReplicationPlan:
-        cluster_view = self._look()
-        return plan_copies(cluster_view, digest, min_copies=min_copies, quality=quality_score)
+        cluster = self._look()
+        return plan_copies(cluster, digest, min_copies=min_copies, quality=quality_score)
 
     # --- what is told to it ---------------------------------------------------------------------------
 
@@ -175,7 +172,7 @@ class SyncRouter:
             games=games,
             bytes_transferred=bytes_transferred,
         )
-        await SyncHistory(plane.kv, plane.runtime).add(record)
+        await SyncHistory(plane.kv, plane.runtime).add(record, at_s=now_s)
 
     def is_under_backpressure(self, node_id: str = "") -> bool:  # noqa: ARG002 - documented signature
         """Whether the queues are too full now, which are one set for all nodes."""
@@ -219,15 +216,15 @@ class SyncRouter:
 
     @reported_slowly
     def get_status(self) -> dict[str, Any]:
-        cluster_view = self._look()
-        others = cluster_view.nodes.others()
+        cluster = self._look()
+        others = cluster.nodes.others()
         return {
             "nodes": len(others),
             "active": sum(node.active for node in others),
-            "away": len(cluster_view.reports.away),
-            "closed": len(cluster_view.reports.closed),
-            "training": sum(cluster_view.is_training(node) for node in others),
-            "known_disks": len(cluster_view.disks),
+            "away": len(cluster.reports.away),
+            "closed": len(cluster.reports.closed),
+            "training": sum(cluster.is_training(node) for node in others),
+            "known_disks": len(cluster.disks),
         }
 
     def health_check(self) -> HealthCheckResult:

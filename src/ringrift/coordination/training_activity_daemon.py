@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Unpack
 
 from ringrift.coordination.event_router import get_router
-from ringrift.coordination.sync_base import get_node_reports, open_data_plane
-from ringrift.data.plane import DataPlane, OpenPlane
+from ringrift.coordination.sync_base import get_node_reports, of_process
+from ringrift.data.plane import DaemonParts
 from ringrift.data.sync.cluster_view import NodeReportCollector
 from ringrift.data.sync.staging import RUNNING, StagingDaemon, StagingNeed, plan_staging
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -30,18 +31,10 @@ class TrainingActivityDaemon(StagingDaemon):
         self,
         trigger: str = RUNNING,
         *,
-        plane: DataPlane | OpenPlane | None = None,
-        router: UnifiedEventRouter | None = None,
-        runtime: Runtime | None = None,
         reports: NodeReportCollector | None = None,
+        **parts: Unpack[DaemonParts],
     ) -> None:
-        super().__init__(
-            trigger,
-            plane=plane or open_data_plane,
-            router=router or get_router(),
-            runtime=runtime,
-            reports=reports,
-        )
+        super().__init__(trigger, reports=reports, **of_process(parts))
 
 
 def get_training_activity_daemon() -> TrainingActivityDaemon:

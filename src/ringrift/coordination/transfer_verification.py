@@ -63,7 +63,7 @@ KEPT_S = 30 * DAY_S
 
 
 class TransferRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One transfer. *verified* is None until somebody looked."""
+    """One transfer, as ledger or receipts tell of it. *verified* is None until somebody looked."""
 
     transfer_id: str
     source_path: str
@@ -114,26 +114,36 @@ class VerificationRecords:
         self.quarantined = KvRecords(kv, QUARANTINE, QuarantineRecord)
         self.batches = KvRecords(kv, BATCHES, BatchChecksum)
 
-    async def note(self, transfer: TransferRecord) -> None:
-        """Keep a transfer of a file that is no artifact."""
-        wrong = transfer.verified is False
+    async def note(
+        self,
+        name: str,
+        source_path: str,
+        dest_path: str,
+        *,
+        target_node: str,
+        checksum: str = "",
+        size: int = 0,
+        wrong: str = "",
+    ) -> None:
+        """Keep a transfer of a file that is no artifact, and what was *wrong* with what arrived."""
+        now_s = self._runtime.now_s()
         await self.ledger.add(
             DeliveryRecord(
-                delivery_id=transfer.transfer_id,
+                delivery_id=name,
                 data_type=FILE,
-                data_path=transfer.source_path,
-                dest_path=transfer.dest_path,
-                target_node=transfer.target_node,
+                data_path=source_path,
+                dest_path=dest_path,
+                target_node=target_node,
                 status=DeliveryStatus.FAILED if wrong else DeliveryStatus.TRANSFERRED,
-                checksum=transfer.source_checksum,
-                checksum_failed=wrong,
-                size=transfer.file_size,
-                created_at=transfer.transfer_time,
-                updated_at=transfer.transfer_time,
-                error=transfer.error_message,
+                checksum=checksum,
+                checksum_failed=bool(wrong),
+                size=size,
+                created_at=now_s,
+                updated_at=now_s,
+                error=wrong,
                 by_hand=not wrong,  # whoever copies files by himself copies them again by himself
                 # Nobody sends it again, so it is not among what waits to be resolved.
-                resolved_at=transfer.transfer_time if wrong else None,
+                resolved_at=now_s if wrong else None,
             )
         )
 
@@ -143,9 +153,9 @@ class VerificationRecords:
         if found is not None:
             return _transfer(found)
         node, _, digest = transfer_id.partition("/")
-        for receipt in await self._manifest.copies(digest) if is_digest(digest) else ():
-            if receipt.node == node:
-                return _received(transfer_id, receipt)
+        receipt = await self._manifest.copy_at(digest, node) if is_digest(digest) else None
+        if receipt is not None:
+            return _received(transfer_id, receipt)
         raise ConfigError(f"no transfer is called {transfer_id!r}")
 
     async def transfers(self) -> list[TransferRecord]:
@@ -300,17 +310,12 @@ class TransferVerifier(WiredCoordinator):
         """Note a transfer; the checksum is that of the source, read now unless it is given."""
         source = Path(source_path)
         checksum = checksum or await asyncio.to_thread(compute_file_checksum, source)
-        record = TransferRecord(
-            transfer_id=delivery_id(self._runtime.new_id(), self._runtime.hostname),
-            source_path=str(source),
-            dest_path=str(dest_path),
-            source_checksum=checksum,
-            file_size=await asyncio.to_thread(_size_of, source),
-            transfer_time=self._runtime.now_s(),
-            target_node=self._runtime.hostname,
+        size, here = await asyncio.to_thread(_size_of, source), self._runtime.hostname
+        name = delivery_id(self._runtime.new_id(), here)
+        await self.records.note(
+            name, str(source), str(dest_path), target_node=here, checksum=checksum, size=size
         )
-        await self.records.note(record)
-        return record.transfer_id
+        return name
 
     async def verify_transfer_async(self, transfer_id: str, path: Path | str | None = None) -> bool:
         """Read what arrived and say whether it is what left; the answer is kept, and announced if it is no.
@@ -425,21 +430,15 @@ class TransferVerifier(WiredCoordinator):
     async def _on_checksum_failed(self, event: RouterEvent) -> None:
         if event.source in (NAME, TRANSFER):
             return  # the ledger says so already
-        said, now_s = event.payload, self._runtime.now_s()
+        said = event.payload
         node = str(said.get("target_node") or self._runtime.hostname)
-        record = TransferRecord(
-            # From the event: heard twice, it is still one transfer.
-            transfer_id=delivery_id(event.event_id, node),
-            source_path=str(said.get("source_path", "")),
-            dest_path=str(said.get("dest_path", "")),
-            source_checksum="",
-            transfer_time=now_s,
-            verified=False,
-            verification_time=now_s,
-            error_message=str(said.get("error") or "the checksum differs"),
+        await self.records.note(
+            delivery_id(event.event_id, node),  # heard twice, it is still one transfer
+            str(said.get("source_path", "")),
+            str(said.get("dest_path", "")),
             target_node=node,
+            wrong=str(said.get("error") or "the checksum differs"),
         )
-        await self.records.note(record)
 
     async def _say_failed(self, source_path: str, dest_path: str, error: str) -> None:
         payload = {

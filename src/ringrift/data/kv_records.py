@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from ringrift.engine.ports import Change, ChangePage, Entry, KeyValue, WriteGuar
 from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope
-from ringrift.runtime import Runtime
+from ringrift.runtime import Runtime, system_runtime
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -164,21 +164,21 @@ class KvMirror(Generic[V]):
         self._kv, self._runtime, self._prefixes, self._make = kv, runtime, prefixes, make
         self._lock = threading.Lock()
         self._read_s = runtime.now_s()
-        self._picture, self._revisions = make(), dict.fromkeys(prefixes, 0)
+        self._mirror, self._revisions = make(), dict.fromkeys(prefixes, 0)
 
     async def refresh(self) -> V:
         """Return everything as it is now."""
         now_s = self._runtime.now_s()
         with self._lock:
             if abs(now_s - self._read_s) > REREAD_S:
-                self._picture, self._revisions = self._make(), dict.fromkeys(self._prefixes, 0)
-            self._read_s, cluster_view, revisions = now_s, self._picture, self._revisions
+                self._mirror, self._revisions = self._make(), dict.fromkeys(self._prefixes, 0)
+            self._read_s, mirror, revisions = now_s, self._mirror, self._revisions
         for prefix in self._prefixes:
-            await self._catch_up(prefix, cluster_view, revisions)
+            await self._catch_up(prefix, mirror, revisions)
         with self._lock:
-            return cluster_view.view()
+            return mirror.view()
 
-    async def _catch_up(self, prefix: str, cluster_view: Mirror[V], revisions: dict[str, int]) -> None:
+    async def _catch_up(self, prefix: str, mirror: Mirror[V], revisions: dict[str, int]) -> None:
         complete = False
         while not complete:
             page = await self._kv.changes(prefix, after=revisions[prefix], limit=PAGE)
@@ -187,7 +187,7 @@ class KvMirror(Generic[V]):
                 done = revisions[prefix]  # others may have been faster
                 for change in page.changes:
                     if change.revision > done:
-                        cluster_view.apply(change)
+                        mirror.apply(change)
                 revisions[prefix] = max(done, page.revision)
 
 
@@ -277,6 +277,26 @@ def kv_of(db_path: Path | str | None, kv: KeyValue | None) -> KeyValue:
     if db_path is not None:
         raise ConfigError("a handle stands on db_path or on kv, not on both")
     return kv
+
+
+class StoreParts(TypedDict, total=False):
+    """What parts of the machine hand to a handle instead of a path."""
+
+    kv: KeyValue | None
+    runtime: Runtime | None
+
+
+class StoreHandle:
+    """A class of the public API: on the store of this process, on the one of a path, or on a given one."""
+
+    def __init__(
+        self,
+        db_path: Path | str | None = None,
+        *,
+        kv: KeyValue | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._kv, self._runtime = kv_of(db_path, kv), runtime or system_runtime()
 
 
 class _Options:

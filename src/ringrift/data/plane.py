@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.backup.archive import ArchivedFile, ArchiveObjects, card_key, decode, read_back
-from ringrift.data.config import DataNode, DataNodes, has_ssh, read_nodes
+from ringrift.data.config import DataNode, DataNodes, read_nodes
 from ringrift.data.kv_records import DecisionLog
 from ringrift.data.manifest.store import ManifestIndex, ManifestStore, ManifestView
 from ringrift.data.protection.promise_store import FileLook, PromiseStore
@@ -36,7 +35,6 @@ from ringrift.data.protection.records import (
     mirror_tombstones,
     set_damaged_aside,
 )
-from ringrift.data.receive_main import ReceiveRequest
 from ringrift.data.sync.mutex import SyncLocks
 from ringrift.data.transfer.archive import archive_transports, open_archive
 from ringrift.data.transfer.contract import (
@@ -45,7 +43,6 @@ from ringrift.data.transfer.contract import (
     MoveOptions,
     Terms,
     TransferFailed,
-    TransferProgress,
 )
 from ringrift.data.transfer.http.client import HttpTransport
 from ringrift.data.transfer.http.wire import File, data_secret
@@ -58,6 +55,7 @@ from ringrift.engine.ports import Blobs, EndedWork, Engine, KeyValue, WorkQueue
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
 from ringrift.events.event import RouterEvent
 from ringrift.events.handlers import CycleHandler
+from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime, first_of
 from ringrift.settings import Settings
@@ -106,54 +104,17 @@ ASK_S_MAX = 300.0  # by all ways together: what others promised meanwhile must n
 ARCHIVE_READ_AGE_S_MAX = 30 * 86_400.0  # an archive whose file was read longer ago is read back
 
 
+A = TypeVar("A")
+
+
 class HolderWay(Protocol):
-    """One way to ask."""
+    """One way to ask: what brings files by HTTP or ssh asks about them, too."""
 
     def reaches(self, node: DataNode) -> bool: ...
 
     async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer: ...
 
     async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released: ...
-
-
-class HttpHolders:
-    """Asks the data server of the other node."""
-
-    def __init__(self, http: HttpTransport) -> None:
-        self._http = http
-
-    def reaches(self, node: DataNode) -> bool:
-        return self._http.reaches(node)
-
-    async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
-        return await self._http.ask(node, "keep", request, KeepAnswer, timeout_s=timeout_s)
-
-    async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released:
-        return await self._http.ask(node, "release", request, Released, timeout_s=timeout_s)
-
-
-class SshHolders:
-    """Runs the receiver's command on the other node."""
-
-    def __init__(self, stores: SshStores) -> None:
-        self._stores = stores
-
-    def reaches(self, node: DataNode) -> bool:
-        return has_ssh(node)
-
-    async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
-        line = await self._stores.ssh.line(node)
-        asked = ReceiveRequest(keep=request)
-        reply = await self._stores.ask(line, "keep", asked, by="ssh", quiet_s=timeout_s)
-        if reply.kept is None:
-            raise TransferFailed(f"{node.name} does not know how to keep files; is its ringrift older?")
-        return reply.kept
-
-    async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released:
-        line = await self._stores.ssh.line(node)
-        asked = ReceiveRequest(release=request)
-        await self._stores.ask(line, "release", asked, by="ssh", quiet_s=timeout_s)
-        return Released(files=0)
 
 
 class ArchiveHolders:
@@ -222,32 +183,40 @@ class NodeHolders:
     async def keep(self, node: DataNode, request: KeepRequest) -> KeepAnswer:
         """Raises `Unavailable` if nobody answers, or somebody else than was asked."""
         reading_s = sum(file.size for file in request.files) / READ_BYTES_PER_S if request.keep_s > 0 else 0.0
-        ways, whys, loop = [way for way in self._ways if way.reaches(node)], [], asyncio.get_running_loop()
-        end_s = loop.time() + ASK_S_MAX
+
+        async def ask(way: HolderWay, timeout_s: float) -> KeepAnswer:
+            return await way.keep(node, request, timeout_s=timeout_s)
+
+        return _checked(await self._by_ways(node, ask, ASK_S + reading_s, ASK_S_MAX), node, request)
+
+    async def release(self, node: DataNode, request: ReleaseRequest) -> Released:
+        """Raises `Unavailable` if nobody answers."""
+
+        async def ask(way: HolderWay, timeout_s: float) -> Released:
+            return await way.release(node, request, timeout_s=timeout_s)
+
+        return await self._by_ways(node, ask, ASK_S, ASK_S)
+
+    async def _by_ways(
+        self, node: DataNode, ask: Callable[[HolderWay, float], Awaitable[A]], each_s: float, all_s: float
+    ) -> A:
+        """Ask by one way after the other, *each_s* by each and no longer than *all_s* by all."""
+        ways, whys, now_s = (
+            [way for way in self._ways if way.reaches(node)],
+            [],
+            asyncio.get_running_loop().time,
+        )
+        end_s, share_s = now_s() + all_s, min(ASK_S, all_s / max(1, len(ways)))
         for number, way in enumerate(ways, start=1):
-            left_s = end_s - loop.time() - ASK_S * (len(ways) - number)  # the other ways get some, too
-            timeout_s = min(ASK_S + reading_s, left_s)
+            left_s = end_s - now_s() - share_s * (len(ways) - number)  # the other ways get some, too
+            timeout_s = min(each_s, left_s)
             try:
                 async with asyncio.timeout(timeout_s):
-                    answer = await way.keep(node, request, timeout_s=timeout_s)
+                    return await ask(way, timeout_s)
             except TimeoutError:
                 whys.append(f"no answer in {timeout_s:.0f} s")
             except RingRiftError as error:
                 whys.append(str(error))
-            else:
-                return _checked(answer, node, request)
-        raise Unavailable("; ".join(whys) or "its entry names no way to ask it", retry_after_s=5.0)
-
-    async def release(self, node: DataNode, request: ReleaseRequest) -> Released:
-        """Raises `Unavailable` or `TimeoutError` if nobody answers."""
-        whys = []
-        async with asyncio.timeout(ASK_S):
-            for way in self._ways:
-                if way.reaches(node):
-                    try:
-                        return await way.release(node, request, timeout_s=ASK_S)
-                    except RingRiftError as error:
-                        whys.append(str(error))
         raise Unavailable("; ".join(whys) or "its entry names no way to ask it", retry_after_s=5.0)
 
     async def close(self) -> None:
@@ -267,18 +236,21 @@ def _checked(answer: KeepAnswer, node: DataNode, request: KeepRequest) -> KeepAn
 # The transfers of a node that runs: every transport there is, on the node's own blob folder.
 
 
+def _ssh_stores(settings: Settings, runtime: Runtime, *, this: str) -> tuple[Programs, SshStores]:
+    programs = Programs(Scratch(settings.data_dir / "transfer", runtime), runtime)
+    ssh = Ssh(programs, runtime, control_dir=programs.scratch.folder / "ssh")
+    return programs, SshStores(ssh, programs.scratch, this=this)
+
+
 def assemble_holders(
     settings: Settings, runtime: Runtime, *, nodes: DataNodes, promises: PromiseStore
 ) -> NodeHolders:
     """Put together what asks other nodes about their files."""
     this = nodes.this.name
-    programs = Programs(Scratch(settings.data_dir / "transfer", runtime), runtime)
-    ssh = Ssh(programs, runtime, control_dir=programs.scratch.folder / "ssh")
-    stores = SshStores(ssh, programs.scratch, this=this)
-    http = HttpTransport(
-        open_intake(settings, runtime, node=this), secret=data_secret(settings), runtime=runtime
-    )
-    ways = (HttpHolders(http), SshHolders(stores), ArchiveHolders(promises, runtime))
+    _, stores = _ssh_stores(settings, runtime, this=this)
+    intake = open_intake(settings, runtime, node=this)
+    http = HttpTransport(intake, secret=data_secret(settings), runtime=runtime)
+    ways = (http, stores, ArchiveHolders(promises, runtime))
     return NodeHolders(ways, ssh_stores=stores)
 
 
@@ -298,9 +270,7 @@ def assemble_transfers(
     def landing(verifier: str) -> Landing:
         return Landing(intake, verifier=verifier, now_s=runtime.now_s)
 
-    programs = Programs(Scratch(settings.data_dir / "transfer", runtime), runtime)
-    ssh = Ssh(programs, runtime, control_dir=programs.scratch.folder / "ssh")
-    stores = SshStores(ssh, programs.scratch, this=this)
+    programs, stores = _ssh_stores(settings, runtime, this=this)
     transports = (
         HttpTransport(intake, secret=data_secret(settings), runtime=runtime),
         RsyncTransport(stores, programs, landing("rsync")),
@@ -310,7 +280,7 @@ def assemble_transfers(
     service = TransferService(
         transports, nodes, engine.blobs, engine.kv, runtime, set_aside=set_aside, router=router
     )
-    service.closes(ssh.close)
+    service.closes(stores.ssh.close)
     return service
 
 
@@ -465,7 +435,7 @@ def assemble_plane(
 # Copying artifacts from one node to another, wherever this process runs.
 
 
-OnProgress = Callable[[TransferProgress], Awaitable[None]]
+COPY_S = 300.0
 
 
 async def copy_artifacts(
@@ -475,18 +445,14 @@ async def copy_artifacts(
     source: str,
     target: str,
     priority: str = "normal",
-    timeout_s: float = 300.0,
-    on_progress: OnProgress | None = None,
+    timeout_s: float = COPY_S,
 ) -> Moved:
     """Bring *artifacts* from *source* to *target*; what failed is named in the result.
 
     Nodes talk to this one only, so between two others the files pass through here and stay as copies.
     `TransferFailed` if a node cannot be reached, or the whole takes longer than *timeout_s*.
     """
-    terms = Terms(timeout_s=timeout_s)
-    if on_progress is not None:
-        terms = replace(terms, on_progress=on_progress)
-    this, transfers = plane.this.name, plane.transfers
+    terms, this, transfers = Terms(timeout_s=timeout_s), plane.this.name, plane.transfers
     try:
         async with asyncio.timeout(timeout_s):
             if source == this:
@@ -505,6 +471,25 @@ async def copy_artifacts(
         raise TransferFailed(f"{source} to {target} took more than {timeout_s:g} s") from None
     # What came to here is no receipt of the target.
     return Moved(failed=fetched.failed, bytes_sent=fetched.bytes_sent) + sent
+
+
+async def try_to_copy(
+    plane: DataPlane,
+    artifacts: Sequence[Artifact],
+    *,
+    source: str,
+    target: str,
+    priority: str = "normal",
+    timeout_s: float = COPY_S,
+) -> dict[str, str]:
+    """As `copy_artifacts`; return what is not there, each with the reason, whatever went wrong."""
+    try:
+        moved = await copy_artifacts(
+            plane, artifacts, source=source, target=target, priority=priority, timeout_s=timeout_s
+        )
+    except RingRiftError as fault:
+        return {each.digest: str(fault) for each in artifacts}
+    return moved.missing(each.digest for each in artifacts)
 
 
 # Daemons that work in cycles and can be woken for the next one.
@@ -529,6 +514,7 @@ class WakingDaemon(CycleHandler):
     """Looks at the data plane now and then, and soon after it was woken."""
 
     woken_every_s: ClassVar[float] = WOKEN_EVERY_S
+    woken_by: ClassVar[tuple[str, ...]] = ()  # events that say nothing but that a look is worth it
 
     def __init__(
         self,
@@ -544,6 +530,9 @@ class WakingDaemon(CycleHandler):
         self._open_plane: OpenPlane | None = plane if callable(plane) else None
         self._woken = asyncio.Event()
         self._began_s = -math.inf  # the cycle before
+
+    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
+        return dict.fromkeys(self.woken_by, self.wake)
 
     def wake(self, _event: RouterEvent | None = None) -> None:
         """Have the next cycle begin at once, or as soon after the last as one may."""
@@ -568,6 +557,24 @@ class WakingDaemon(CycleHandler):
             await self._runtime.sleep(max(GATHER_S, left_s))
             self._woken.clear()
         self._began_s = self._runtime.monotonic_s()
+
+
+W = TypeVar("W", bound=WakingDaemon)
+
+
+def daemon_factory(choose: Callable[[Mapping[str, str]], Callable[..., W]]) -> Callable[..., W]:
+    """What a row of the daemon table names: makes the daemon that *choose* finds by the row's settings."""
+
+    # The parameters are looked up by their names: whoever runs the daemons hands over what is named here.
+    def create(
+        settings: Mapping[str, str] | None = None,
+        plane: OpenPlane | None = None,
+        router: UnifiedEventRouter | None = None,
+        runtime: Runtime | None = None,
+    ) -> W:
+        return choose(settings or {})(plane=plane, router=router, runtime=runtime)
+
+    return create
 
 
 class RetryRules(Protocol):

@@ -25,7 +25,8 @@ from ringrift.data.artifacts import Receipt
 from ringrift.data.config import DataNode
 from ringrift.data.protection.promises import KeepAnswer, KeepRequest, ReleaseRequest, open_holder
 from ringrift.data.transfer.chunks import ChunkIndex
-from ringrift.data.transfer.receiving import CHUNK_INDEX, Intake, Landed, Landing, Piece
+from ringrift.data.transfer.contract import Moved
+from ringrift.data.transfer.receiving import CHUNK_INDEX, Intake, Landing, Piece
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import check_digest
 from ringrift.engine.sqlite.blobs import BlobFolder
@@ -87,7 +88,7 @@ class ReceiveRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What this node has now."""
+    """What this node has now: a `Moved` under the names that other versions know, and what was asked for."""
 
     receipts: tuple[Receipt, ...] = ()
     failed: dict[str, str] = {}
@@ -96,24 +97,41 @@ class ReceiveReply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     pieces: tuple[WirePiece, ...] = ()
     kept: KeepAnswer | None = None
 
+    @classmethod
+    def of(cls, moved: Moved) -> ReceiveReply:
+        return cls(
+            receipts=moved.receipts,
+            failed=dict(moved.failed),
+            corrupted=moved.corrupted,
+            offsets=moved.offsets,
+        )
+
+    @property
+    def moved(self) -> Moved:
+        return Moved(
+            receipts=self.receipts,
+            failed=tuple(self.failed.items()),
+            corrupted=self.corrupted,
+            offsets=self.offsets,
+        )
+
 
 def look(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
     landing.rsync_folder(peer)
-    return _reply(landing.look(request.sizes, read_again=request.read_again))
+    return ReceiveReply.of(landing.look(request.sizes, read_again=request.read_again))
 
 
 def seal(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
-    landed = landing.seal(landing.rsync_folder(peer), request.sizes)
-    landing.intake.cards.put(request.cards, landed.receipts, sender=peer)
-    return _reply(landed)
+    return _landed(landing.seal(landing.rsync_folder(peer), request.sizes), landing, request, peer)
 
 
 def take(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
-    landed = Landed()
-    for piece in request.pieces:
-        landing.take(piece.unpack(), landed)
-    landing.intake.cards.put(request.cards, landed.receipts, sender=peer)
-    return _reply(landed)
+    return _landed(landing.take(piece.unpack() for piece in request.pieces), landing, request, peer)
+
+
+def _landed(moved: Moved, landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:
+    landing.intake.cards.put(request.cards, moved.receipts, sender=peer)
+    return ReceiveReply.of(moved)
 
 
 def give(landing: Landing, request: ReceiveRequest, peer: str) -> ReceiveReply:  # noqa: ARG001
@@ -156,15 +174,6 @@ def keep(options: argparse.Namespace, request: ReceiveRequest) -> ReceiveReply:
 Action = Callable[[Landing, ReceiveRequest, str], ReceiveReply]
 ACTIONS: dict[str, Action] = {"look": look, "seal": seal, "take": take, "give": give}
 KEEPING = ("keep", "release")
-
-
-def _reply(landed: Landed) -> ReceiveReply:
-    return ReceiveReply(
-        receipts=tuple(landed.receipts),
-        failed=landed.failed,
-        corrupted=frozenset(landed.corrupted),
-        offsets=landed.offsets,
-    )
 
 
 def read_request(source: BinaryIO) -> ReceiveRequest:

@@ -56,25 +56,13 @@ class Merged:
         return self.added + self.replaced
 
 
-def take_snapshot(source: Path, target: Path) -> None:
-    """Copy a database as of one moment with its backup API, whoever writes to it meanwhile."""
-    with _opened(source, writable=False) as live:
-        copy = sqlite3.connect(target)
-        try:
-            live.backup(copy, pages=_BATCH)
-            # A sealed file stands alone: without this it would ask for a -wal file beside it.
-            copy.execute("PRAGMA journal_mode = DELETE")
-        finally:
-            copy.close()
-
-
 def merge_database(local: Path, snapshot: Path, tables: Sequence[RecordTable]) -> Merged:
     """Take the records of *snapshot* into *local*, all or none. Tables that *local* lacks are made."""
     total = Merged()
     names = [table.table for table in tables]
     with (
         open_foreign_records(snapshot, names, advice="Leave it; fetch it again") as (theirs, found),
-        _opened(local, writable=True) as ours,
+        _opened(local, mode="rwc") as ours,
     ):
         ours.execute("BEGIN IMMEDIATE")
         try:
@@ -91,7 +79,7 @@ def merge_database(local: Path, snapshot: Path, tables: Sequence[RecordTable]) -
 def count_records(path: Path, tables: Sequence[RecordTable]) -> int:
     if not path.exists():
         return 0
-    with _opened(path, writable=False) as database:
+    with _opened(path, mode="ro") as database:
         return sum(
             database.execute(f"SELECT count(*) FROM {table.table}").fetchone()[0]
             for table in tables
@@ -100,8 +88,7 @@ def count_records(path: Path, tables: Sequence[RecordTable]) -> int:
 
 
 @contextlib.contextmanager
-def _opened(path: Path, *, writable: bool) -> Iterator[sqlite3.Connection]:
-    mode = "rwc" if writable else "ro"
+def _opened(path: Path, *, mode: str) -> Iterator[sqlite3.Connection]:
     try:
         database = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode={mode}",

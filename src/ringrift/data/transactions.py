@@ -17,23 +17,22 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Unpack
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.data.files import compute_file_checksum
-from ringrift.data.kv_records import kv_of
+from ringrift.data.kv_records import StoreHandle, StoreParts
 from ringrift.data.protection.promises import PINS
 from ringrift.data.table_merge import Merged, RecordTable, merge_database
 from ringrift.engine.encoding import check_digest
 from ringrift.engine.leases import LeaseConfig, NamedLease
-from ringrift.engine.ports import KeyValue
 from ringrift.engine.records import KvRecords
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost
 from ringrift.files import make_folders, sync_folder
-from ringrift.runtime import Runtime, system_runtime
 from ringrift.task_owner import TaskOwner
 
 # What is written down of a transaction, and which steps it may take.
@@ -117,7 +116,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
             raise ValueError(
                 f"transaction {self.transaction_id} is {self.state.value}; it cannot become {state.value}"
             )
-        return msgspec.structs.replace(self, state=state, updated_at=now_s, error=error or self.error)
+        return replace(self, state=state, updated_at=now_s, error=error or self.error)
 
     def with_operation(self, operation: MergeOperation, *, now_s: float) -> TransactionRecord:
         """The record with an operation added or replaced; only before it is prepared."""
@@ -126,7 +125,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         if len(self.operations) >= OPERATIONS_MAX:
             raise ConfigError(f"a transaction has at most {OPERATIONS_MAX} operations")
         others = tuple(item for item in self.operations if item.operation_id != operation.operation_id)
-        return msgspec.structs.replace(self, operations=(*others, operation), updated_at=now_s)
+        return replace(self, operations=(*others, operation), updated_at=now_s)
 
 
 # The files of a transaction: new content is staged beside its place, and put there by renaming.
@@ -283,17 +282,11 @@ class _Owned:
             loop.call_soon_threadsafe(self.keeper.cancel)
 
 
-class TransactionLog:
+class TransactionLog(StoreHandle):
     """The transactions that one process owns, and those of others that lost their owner."""
 
-    def __init__(
-        self,
-        db_path: Path | str | None = None,
-        *,
-        kv: KeyValue | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        self._kv, self._runtime = kv_of(db_path, kv), runtime or system_runtime()
+    def __init__(self, db_path: Path | str | None = None, **parts: Unpack[StoreParts]) -> None:
+        super().__init__(db_path, **parts)
         self._records = KvRecords(self._kv, PREFIX, TransactionRecord)
         self._claims = KvRecords(self._kv, PATHS, _PathClaim)
         self._owned: dict[str, _Owned] = {}
@@ -384,7 +377,7 @@ class TransactionLog:
         record = await self._get(name)
         operation = record.operation(operation_id)
         checksum = await asyncio.to_thread(seal, operation)
-        done = msgspec.structs.replace(operation, complete=True, new_checksum=checksum)
+        done = replace(operation, complete=True, new_checksum=checksum)
         await self._change(name, lambda found: found.with_operation(done, now_s=self._runtime.now_s()))
         return done
 

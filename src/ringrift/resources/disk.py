@@ -26,14 +26,14 @@ import structlog
 from ringrift.daemons.child_process import keep_log_small
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.manifest.store import CopyView, DiskState, DiskStates
-from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, try_to_copy
 from ringrift.data.protection.deletion import Deleter, DeletionRules
 from ringrift.data.protection.integrity import TAKEN, TAKEN_DIGEST_CHARS
 from ringrift.data.protection.records import Quarantine
 from ringrift.data.protection.replication import ReplicationRules, plan, take_snapshot
 from ringrift.data.protection.retention import read_held
 from ringrift.data.transfer.receiving import FULL_PERCENT, DiskUsage, disk_usage
-from ringrift.errors import ConfigError, RingRiftError
+from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
@@ -306,7 +306,8 @@ class DiskSpaceManagerDaemon(WakingDaemon):
 
     async def _in_order(self, plane: DataPlane, artifacts: list[Artifact]) -> list[Artifact]:
         """What this node has, the least needed first."""
-        receipts = (await plane.view()).receipts
+        manifest = await plane.view()
+        receipts = manifest.receipts
         successors, poor = await plane.successors(), await Quarantine(plane).marked()
         view, now_s = CopyView(nodes=plane.nodes, now_s=plane.runtime.now_s()), plane.runtime.now_s()
 
@@ -319,11 +320,7 @@ class DiskSpaceManagerDaemon(WakingDaemon):
                 poor=artifact.digest in poor,
             )
 
-        here = [
-            each
-            for each in artifacts
-            if any(receipt.node == plane.this.name for receipt in receipts.get(each.digest, ()))
-        ]
+        here = [each for each in artifacts if manifest.is_at(each.digest, plane.this.name)]
         return sorted(here, key=lambda each: (-worth(each), each.digest))
 
     async def _copy_out(self, plane: DataPlane) -> None:
@@ -332,12 +329,11 @@ class DiskSpaceManagerDaemon(WakingDaemon):
         found = plan(await take_snapshot(plane), ReplicationRules(copies_min=enough, copies_target=enough))
         ours = [repair for repair in found.repairs if repair.source == plane.this.name]
         for repair in ours[:COPIES_OUT_MAX]:
-            try:
-                await copy_artifacts(
-                    plane, [repair.artifact], source=repair.source, target=repair.target, priority="high"
-                )
-            except RingRiftError as error:
-                log.warning("disk.copy_out_failed", target=repair.target, error=str(error))
+            errors = await try_to_copy(
+                plane, [repair.artifact], source=repair.source, target=repair.target, priority="high"
+            )
+            for error in errors.values():
+                log.warning("disk.copy_out_failed", target=repair.target, error=error)
 
     def _why(self) -> str:
         percent = self.usage.percent if self.usage else 0.0
@@ -377,6 +373,7 @@ class UpkeepDaemon(WakingDaemon):
 
     capability: ClassVar[str] = "housekeeping"
     emits: ClassVar[tuple[str, ...]] = ("DISK_CLEANUP_TRIGGERED",)
+    woken_by: ClassVar[tuple[str, ...]] = ("DISK_SPACE_LOW",)
 
     def __init__(
         self,
@@ -390,9 +387,6 @@ class UpkeepDaemon(WakingDaemon):
         self._settings, self._purge = settings, purge_dead_letters
         self._done_s: dict[str, float] = {}
         self.last: dict[str, str] = {}
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {"DISK_SPACE_LOW": self.wake}
 
     async def _run_cycle(self) -> None:
         logs = self._settings.data_dir / "logs"

@@ -7,7 +7,14 @@ import pytest
 from data_transports import artifact
 from ringrift.data.artifacts import Receipt
 from ringrift.data.transfer import contract
-from ringrift.data.transfer.contract import Terms, TransferCall, TransferFailed
+from ringrift.data.transfer.contract import (
+    CallCounts,
+    Moved,
+    Terms,
+    TransferCall,
+    TransferFailed,
+    nobody_looks,
+)
 
 CARDS = [artifact(text) for text in (b"one", b"two!", b"three")]
 
@@ -117,3 +124,27 @@ async def test_an_error_of_who_watches_ends_the_work_and_reaches_the_caller():
     with pytest.raises(TransferFailed, match="nobody may look"):
         await contract.watched(work(), look, every_s=0.01)
     assert ended.is_set()
+
+
+def test_what_is_said_of_a_file_later_replaces_how_far_it_had_come():
+    one, two = (card.digest for card in CARDS[:2])
+    begun = Moved(offsets={one: 2, two: 3})
+    assert (begun + Moved(offsets={one: 5})).offsets == {one: 5, two: 3}
+    assert (begun + Moved(receipts=(receipt(CARDS[0]),))).offsets == {two: 3}
+    wrong = begun + Moved.wrong(one, "other bytes came")
+    assert (wrong.offsets, wrong.corrupted, wrong.failed) == ({two: 3}, {one}, ((one, "other bytes came"),))
+
+
+async def test_a_file_that_the_second_way_brought_arrived_though_the_first_brought_wrong_bytes():
+    good, lost, _ = CARDS
+    call = CallCounts(CARDS[:2], {}, receiver="there", on_progress=nobody_looks)
+    call.take(Moved.wrong(good.digest, "other bytes came") + Moved.wrong(lost.digest, "cut"), method="http")
+    assert call.take(Moved(receipts=(receipt(good), receipt(good))), method="rsync") == 1
+    call.give_up("no way is left")
+    results = {card.digest: result for card, result in call.results()}
+    assert (results[good.digest].receipt, results[good.digest].why) == (receipt(good), "")
+    assert (results[good.digest].method, results[good.digest].wrong) == ("rsync", "other bytes came")
+    assert (results[lost.digest].receipt, results[lost.digest].why) == (None, "http: cut")
+    assert call.moved().corrupted == {lost.digest}
+    told = [payload["source_path"] for event, payload in call.reports("here", "there")]
+    assert sorted(told) == sorted((good.digest, lost.digest)), "of both a checksum was wrong once"

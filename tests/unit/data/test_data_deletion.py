@@ -291,10 +291,8 @@ async def test_a_file_deleted_on_a_shared_disk_is_gone_though_the_clock_of_a_sha
     plane = world.planes["c"]
     cluster_view = await read_cluster_view(plane, AutoSyncConfig())
     assert set(cluster_view.view.copies[artifact.digest]) == {"c", "d"}
-    receipts = {artifact.digest: await plane.manifest.copies(artifact.digest)}
-    scene = DistributionState(
-        artifacts={}, receipts=receipts, nodes=plane.nodes, tombstones=await plane.tombstones()
-    )
+    left = (await plane.view()).without(await plane.tombstones(), plane.nodes)
+    scene = DistributionState(view=left, nodes=plane.nodes)
     assert scene.confirmed(artifact.digest) == {"c", "d"}
 
 
@@ -427,7 +425,7 @@ async def test_a_damaged_copy_whose_deletion_is_taken_back_is_set_aside_and_hold
     plane = world.planes["a"]
     artifact = await world.make(b"games", "a", "b", "c")
     stone = Tombstone(digest=artifact.digest, nodes={"a": GOING})
-    await DeletionRecords(plane.kv).write(stone, revision=None)
+    await DeletionRecords(plane.kv).change(stone.digest, lambda each: each, plain=stone)
     await world.lose(artifact, "b")
     blobs = plane.blobs
 

@@ -12,12 +12,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringrift.data.transfer.chunks import ChunkedFile, ChunkIndex, ChunksLacking, chunk_count, hash_of
-from ringrift.data.transfer.contract import CHUNK_BYTES
+from ringrift.data.config import DataNode
+from ringrift.data.protection.promises import open_holder
+from ringrift.data.transfer.chunks import (
+    Buffers,
+    ChunkedFile,
+    ChunkIndex,
+    ChunksLacking,
+    chunk_count,
+    hash_of,
+)
+from ringrift.data.transfer.contract import CHUNK_BYTES, Moved
+from ringrift.data.transfer.http.server import Answers
+from ringrift.data.transfer.http.wire import File, Files, decode, encode
 from ringrift.data.transfer.receiving import Intake, disk_usage
 from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.errors import ConfigError, DigestMismatch, StorageFull, StorageReadOnly, Unavailable
 from ringrift.runtime import SystemRuntime
+from ringrift.settings import load_settings
 
 
 def intake_at(folder, **options):
@@ -363,3 +375,22 @@ def test_a_second_index_in_the_process_leaves_the_locks_of_the_first(tmp_path):
     assert "locked" in said
     assert first.known() == ["a" * 64]
     first.close()
+
+
+def test_a_full_node_says_of_the_files_it_has_that_it_has_them(tmp_path):
+    runtime, full = SystemRuntime(), intake_at(tmp_path / "blobs", reserve_bytes=1 << 60)
+    with intake_at(tmp_path / "blobs").batch("test") as batch:
+        batch.add(digest(b"here"), memoryview(b"here"))
+        batch.seal()
+    given_settings = load_settings({"RINGRIFT_DATA_DIR": str(tmp_path)}).settings
+    holder = open_holder(given_settings, runtime, node=DataNode(name="here"))
+    answers = Answers(full, Buffers(), holder)
+
+    def held(*files):
+        answer = answers.answer("held", encode(Files(files)), None)
+        return [receipt.digest for receipt in decode(answer.head, Moved).receipts]
+
+    assert held(File(digest(b"here"), 4)) == [digest(b"here")]
+    with pytest.raises(StorageFull):
+        held(File(digest(b"here"), 4), File("0" * 64, 1))
+    holder.promises.close()

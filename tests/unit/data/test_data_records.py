@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from ringrift.coordination.database_sync_manager import RatingRecordSync, RatingSyncDaemon, RegistryRecordSync
 from ringrift.data.artifacts import ArtifactKind
-from ringrift.data.table_merge import RecordTable, merge_database, take_snapshot
+from ringrift.data.files import snapshot_database
+from ringrift.data.table_merge import RecordTable, merge_database
 from ringrift.data.transactions import TransactionLog
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 
@@ -116,7 +117,7 @@ def test_row_10_a_snapshot_taken_while_others_write_is_whole(tmp_path):
     try:
         for number in range(4):
             copy = tmp_path / f"copy-{number}.db"
-            take_snapshot(live, copy)
+            snapshot_database(live, copy)
             found = sqlite3.connect(f"file:{copy}?mode=ro&immutable=1", uri=True)
             assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             uneven = "SELECT count(*) FROM (SELECT number FROM pairs GROUP BY number HAVING count(*) != 2)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,12 +86,11 @@ def backup(archive: str, data_type: str, prepare: bool, memory: bool, as_json: b
         # Counted before anything is sent: afterwards nobody could tell what was there already.
         before = set(await plane.blobs.digests()).intersection(await to.index.digests())
         report = await to.send(await to.lacking(kinds=kinds_of(data_type)))
-        state = None
+        state, named = None, list[BackupReport]()
         # A state names files: one that the archive lacks would make the state a promise it cannot keep.
         if memory and not report.failed:
-            state = await to.back_up_state("asked for", even_if_same=True, report=report)
-        report.already = len(before)
-        return report, state
+            state = await to.back_up_state("asked for", even_if_same=True, sent=named)
+        return replace(sum(named, report), already=len(before)), state
 
     with plain_errors():
         report, state = move_with_bars(work, quiet=as_json)

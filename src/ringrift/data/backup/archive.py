@@ -397,7 +397,7 @@ class ReadBack:
 
 
 async def _nobody_looks(_done: int) -> None:
-    """TransferProgress that nobody asked for."""
+    """Nobody asked for the progress."""
 
 
 async def read_back(

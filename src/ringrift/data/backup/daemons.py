@@ -28,15 +28,14 @@ from ringrift.data.backup.service import (
 )
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import CopyView, games_in
-from ringrift.data.plane import DaemonParts, DataPlane, Failures, OpenPlane, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, Failures, WakingDaemon, copy_artifacts, daemon_factory
 from ringrift.data.protection.distribution import digest_in
 from ringrift.data.protection.retention import read_champions
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import name_run
-from ringrift.runtime import Runtime, first_of
+from ringrift.runtime import first_of
 from ringrift.status import HealthCheckResult
 
 __all__ = [
@@ -85,9 +84,6 @@ class ArchiveDaemon(WakingDaemon):
 
     @abstractmethod
     async def _serve(self, backup: ArchiveBackup) -> None: ...
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {}
 
     async def _run_cycle(self) -> None:
         plane = await self._opened()
@@ -234,9 +230,7 @@ class NodeBackupDaemon(ArchiveDaemon):
     """S3_NODE_SYNC: all that this node has, and back what it lost."""
 
     daemon, interval_s, keeps_state = "s3_node_sync", 3_600.0, True
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return dict.fromkeys(("SELFPLAY_COMPLETE", "TRAINING_COMPLETED", "MODEL_PROMOTED"), self.wake)
+    woken_by: ClassVar[tuple[str, ...]] = ("SELFPLAY_COMPLETE", "TRAINING_COMPLETED", "MODEL_PROMOTED")
 
     async def _serve(self, backup: ArchiveBackup) -> None:
         await self._send_lacking(backup)
@@ -254,7 +248,7 @@ class ConsolidationOfArchives(ArchiveDaemon):
     daemon, interval_s = "s3_consolidation", 3_600.0
 
     async def _serve(self, backup: ArchiveBackup) -> None:
-        self.damaged[backup.archive.name] = (await backup.consolidate()).failed
+        self.damaged[backup.archive.name] = dict((await backup.consolidate()).failed)
 
 
 class DriveBackupDaemon(ArchiveDaemon):
@@ -262,9 +256,7 @@ class DriveBackupDaemon(ArchiveDaemon):
 
     daemon, interval_s, target, keeps_state = "external_drive_sync", 1_800.0, "drive", True
     emits: ClassVar[tuple[str, ...]] = ("DATA_BACKUP_COMPLETED",)
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {"MODEL_PROMOTED": self.wake}
+    woken_by: ClassVar[tuple[str, ...]] = ("MODEL_PROMOTED",)
 
     async def _serve(self, backup: ArchiveBackup) -> None:
         await backup.index.objects.ready(to_write=True)
@@ -371,24 +363,13 @@ _BY_TARGET_AND_SCOPE: dict[tuple[str, str], type[ArchiveDaemon]] = {
 }
 
 
-def create_archive_backup(
-    settings: Mapping[str, str] | None = None,
-    plane: OpenPlane | None = None,
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> ArchiveDaemon:
+def _daemon_for(settings: Mapping[str, str]) -> type[ArchiveDaemon]:
     """The daemon for the target and scope that its row of the daemon table names."""
-    given = settings or {}
-    wanted = (given.get("target", "s3"), given.get("scope", ""))
-    kind = _BY_TARGET_AND_SCOPE.get(wanted)
-    if kind is None:
+    wanted = (settings.get("target", "s3"), settings.get("scope", ""))
+    if (kind := _BY_TARGET_AND_SCOPE.get(wanted)) is None:
         raise ConfigError(f"no backup daemon has target {wanted[0]!r} and scope {wanted[1]!r}")
-    return kind(plane=plane, router=router, runtime=runtime)
+    return kind
 
 
-def create_archive_import(
-    plane: OpenPlane | None = None,
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> ArchiveImportDaemon:
-    return ArchiveImportDaemon(plane=plane, router=router, runtime=runtime)
+create_archive_backup = daemon_factory(_daemon_for)
+create_archive_import = daemon_factory(lambda _: ArchiveImportDaemon)

@@ -41,6 +41,7 @@ from ringrift.data.plane import DataPlane, Transfers
 from ringrift.data.transfer.archive import open_archive
 from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Engine
+from ringrift.engine.records import write_record
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.sqlite.files import SIDECARS
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
@@ -422,7 +423,7 @@ class RunRestore:
             restored_s=self._runtime.now_s(),
             restored_by=plane.this.name,
         )
-        await plane.kv.put(f"{RESTORES}{record.restored_s:017.6f}", msgspec.json.encode(record))
+        await write_record(plane.kv, f"{RESTORES}{record.restored_s:017.6f}", record)
 
     def _put_in_place(self) -> str:
         """One rename; a database that was there is kept under another name."""

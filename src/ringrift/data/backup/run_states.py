@@ -27,6 +27,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.data.artifacts import ArtifactKind
 from ringrift.data.backup.archive import STATES, ArchivedFile, ArchiveObjects, ArchivePart, decode, encode
@@ -294,7 +295,7 @@ class StateArchive:
         packed = scratch / f"{snapshot.name}.zlib"
         try:
             parts = await asyncio.to_thread(_pack, snapshot, packed)
-            state = msgspec.structs.replace(state, parts=parts)
+            state = replace(state, parts=parts)
             offset = 0
             for number, part in enumerate(parts):
                 await self._put_part(state.part_key(number), part, packed, offset)

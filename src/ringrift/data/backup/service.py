@@ -7,14 +7,14 @@ node: every byte was hashed on its way in, and what was here before is hashed, t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import structlog
+from msgspec.structs import replace
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, in_batches
 from ringrift.data.backup.archive import ArchivedFile, ArchiveIndex, DriveObjects, merged, same_content
 from ringrift.data.backup.run_states import (
     LOST_NAMED_MAX,
@@ -30,10 +30,11 @@ from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import set_damaged_aside
 from ringrift.data.transfer.archive import open_archive
-from ringrift.data.transfer.contract import Moved, Terms, TransferProgress
+from ringrift.data.transfer.contract import Moved, OnProgress, Terms, nobody_looks
 from ringrift.engine.sqlite.blobs import digest_of
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.health.run_status import name_run
+from ringrift.runtime import back_off_s
 
 # Which files an archive still lacks, and which of them go now. Nothing here deletes: an archive only grows.
 #
@@ -69,7 +70,7 @@ class BackupRules:
             raise ConfigError("backup rules: gather_max, alarm_after and batch_files must be at least 1")
 
     def wait_s(self, failures: int) -> float:
-        return min(self.retry_s_max, self.retry_s * 2.0 ** min(failures - 1, 16))
+        return back_off_s(failures, first_s=self.retry_s, longest_s=self.retry_s_max)
 
 
 def plan_backup(
@@ -160,12 +161,11 @@ def _rank(kind: ArtifactKind) -> int:
 log = structlog.get_logger()
 
 PART = "backup"
-OnProgress = Callable[[TransferProgress], Awaitable[None]]
 _REREAD = "read again"
 _SCRATCH = "transfer/states"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class BackupReport:
     """What one round brought about, from receipts."""
 
@@ -173,23 +173,30 @@ class BackupReport:
     files: int = 0  # that are new there, or here after a restore
     bytes: int = 0  # of those files
     already: int = 0
-    failed: dict[str, str] = field(default_factory=dict)  # digest: why
+    failed: Mapping[str, str] = field(default_factory=dict)  # digest: why
     games: int = 0  # in shards; those that samples and reports were made of are the same ones
 
-    def take(self, moved: Moved, cards: Collection[Artifact]) -> None:
-        known = {card.digest: card for card in cards}
-        self.files += len(moved.receipts)
-        self.bytes += sum(receipt.size for receipt in moved.receipts)
-        self.games += games_in(known[each.digest] for each in moved.receipts if each.digest in known)
-        self.already += len(moved.already_there)
-        self.failed |= dict(moved.failed)
+    @classmethod
+    def of(cls, archive: str, moved: Moved, cards: Iterable[Artifact]) -> BackupReport:
+        now = {receipt.digest for receipt in moved.receipts}
+        return cls(
+            archive=archive,
+            files=len(moved.receipts),
+            bytes=sum(receipt.size for receipt in moved.receipts),
+            already=len(moved.already_there),
+            failed=dict(moved.failed),
+            games=games_in(card for card in cards if card.digest in now),
+        )
 
-    def add(self, other: BackupReport) -> None:
-        self.files += other.files
-        self.bytes += other.bytes
-        self.games += other.games
-        self.already += other.already
-        self.failed |= other.failed
+    def __add__(self, other: BackupReport) -> BackupReport:
+        return BackupReport(
+            archive=self.archive,
+            files=self.files + other.files,
+            bytes=self.bytes + other.bytes,
+            already=self.already + other.already,
+            failed={**self.failed, **other.failed},
+            games=self.games + other.games,
+        )
 
 
 def archives(nodes: DataNodes) -> tuple[DataNode, ...]:
@@ -245,15 +252,13 @@ class ArchiveBackup:
         )
 
     async def send(
-        self, artifacts: Sequence[Artifact], *, priority: str = "low", on_progress: OnProgress | None = None
+        self, artifacts: Sequence[Artifact], *, priority: str = "low", on_progress: OnProgress = nobody_looks
     ) -> BackupReport:
         """Send files of this node; what failed is named, and lacking again next time."""
-        report = BackupReport(archive=self.archive.name)
-        terms = Terms() if on_progress is None else replace(Terms(), on_progress=on_progress)
-        step = self.rules.batch_files
-        for batch in (artifacts[at : at + step] for at in range(0, len(artifacts), step)):
-            moved = await self.plane.transfers.send(self.archive, batch, priority=priority, terms=terms)
-            report.take(moved, batch)
+        moved, terms = Moved(), Terms(on_progress=on_progress)
+        for batch in in_batches(artifacts, files_max=self.rules.batch_files):
+            moved += await self.plane.transfers.send(self.archive, batch, priority=priority, terms=terms)
+        report = BackupReport.of(self.archive.name, moved, artifacts)
         for digest, why in report.failed.items():
             log.error("backup.file_failed", archive=self.archive.name, digest=digest, error=why)
         if report.files or report.failed:
@@ -263,11 +268,11 @@ class ArchiveBackup:
     # --- the state of the run -------------------------------------------------------------------------
 
     async def back_up_state(
-        self, reason: str, *, even_if_same: bool = False, report: BackupReport | None = None
+        self, reason: str, *, even_if_same: bool = False, sent: list[BackupReport] | None = None
     ) -> RunState | None:
         """Put the engine's state into the archive, after every file that it names; None if nothing changed.
 
-        What went there before it is added to *report*.
+        What went there before it is appended to *sent*.
         `Unavailable` if a file that is here did not get there: the state waits for it.
         """
         plane, settings = self.plane, self.plane.settings
@@ -282,9 +287,9 @@ class ArchiveBackup:
             before = await self.states.all(run=identity, node=plane.this.name)
             if before and before[-1].content == found.content and not even_if_same:
                 return None
-            lost, sent = await self._send_named(found)
-            if report is not None:
-                report.add(sent)
+            lost, report = await self._send_named(found)
+            if sent is not None:
+                sent.append(report)
             digest, size = await asyncio.to_thread(digest_of, snapshot), snapshot.stat().st_size
             here = found.named.intersection(await plane.blobs.digests())
             state = RunState(
@@ -346,22 +351,19 @@ class ArchiveBackup:
         await self.index.objects.ready(to_write=False)
         return await self.index.cards()
 
-    async def restore(
-        self, cards: Sequence[ArchivedFile] | None = None, *, on_progress: OnProgress | None = None
-    ) -> BackupReport:
+    async def restore(self, cards: Sequence[ArchivedFile] | None = None) -> BackupReport:
         """Bring files of the archive here (by default all) and verify every byte, also of those here."""
         cards = await self.archived() if cards is None else cards
-        report = BackupReport(archive=self.archive.name)
-        absent = [card.artifact for card in cards if not await self._sound_here(card, report)]
+        absent = [card.artifact for card in cards if not await self._sound_here(card)]
+        report = BackupReport(archive=self.archive.name, already=len(cards) - len(absent))
         await self._tell_cluster(cards)
         if absent:
-            terms = Terms() if on_progress is None else replace(Terms(), on_progress=on_progress)
-            moved = await self.plane.transfers.fetch(self.archive, absent, priority="high", terms=terms)
-            report.take(moved, absent)
+            moved = await self.plane.transfers.fetch(self.archive, absent, priority="high")
+            report += BackupReport.of(self.archive.name, moved, absent)
         await self._note("restored", report)
         return report
 
-    async def _sound_here(self, card: ArchivedFile, report: BackupReport) -> bool:
+    async def _sound_here(self, card: ArchivedFile) -> bool:
         """Whether this node has the file with the right bytes; a damaged one is set aside."""
         digest = card.artifact.digest
         try:
@@ -372,7 +374,6 @@ class ArchiveBackup:
             await set_damaged_aside(self.plane, digest, f"found damaged by a restore: {error.found}")
             return False
         await self.plane.note_copy(digest, "restore")
-        report.already += 1
         return True
 
     async def missing_here(self, digests: Collection[str]) -> list[ArchivedFile]:
@@ -402,22 +403,21 @@ class ArchiveBackup:
 
     async def consolidate(self) -> BackupReport:
         """Merge what all nodes put there into one manifest, and tell the cluster of it."""
-        report = BackupReport(archive=self.archive.name)
         before = await self.index.manifest()
         known = set() if before is None else {card.artifact.digest for card in before.cards}
-        sound = []
+        sound, failed = [], dict[str, str]()
         for card in await self.archived():
             if card.artifact.digest not in known and (lacks := await self.index.lacks_parts(card)):
-                report.failed[card.artifact.digest] = f"the archive lacks {lacks[0]}"
+                failed[card.artifact.digest] = f"the archive lacks {lacks[0]}"
                 log.error("backup.archive_lacks_parts", archive=self.archive.name, parts=lacks)
                 continue
             sound.append(card)
-        report.files, report.already = len(sound) - len(known), len(known)
         after = merged(before, sound, await self.index.inventories(), now_s=self.plane.runtime.now_s())
         if not same_content(before, after):
             await self.index.write_manifest(after)
         await self._tell_cluster(sound)
-        return report
+        new = len(sound) - len(known)
+        return BackupReport(archive=self.archive.name, files=new, already=len(known), failed=failed)
 
     async def _tell_cluster(self, cards: Sequence[ArchivedFile]) -> None:
         manifest = self.plane.manifest
@@ -432,22 +432,22 @@ class ArchiveBackup:
         if digests is None:
             copies = (await self.plane.view()).receipts
             digests = plan_reverification(copies, archive=self.archive.name, now_s=now_s, rules=self.rules)
-        report = BackupReport(archive=self.archive.name)
+        sound = mended = 0
+        failed: dict[str, str] = {}
         for digest in digests:
             card = await self.index.card(digest)
             read = None if card is None else await self.index.read_back(card, await self._source(digest))
             if card is not None and read is not None and read.sound:
                 receipt = card.receipt(self.archive.name, _REREAD)
                 verified_s = self.plane.runtime.now_s()
-                await manifest.add_receipts([msgspec.structs.replace(receipt, verified_s=verified_s)])
-                report.already += 1
-                report.files += bool(read.mended_bytes)
+                await manifest.add_receipts([replace(receipt, verified_s=verified_s)])
+                sound += 1
+                mended += bool(read.mended_bytes)
             else:
-                why = "its card is gone" if read is None else read.why
-                report.failed[digest] = why
+                why = failed[digest] = "its card is gone" if read is None else read.why
                 await manifest.drop_copy(digest, self.archive.name)
                 log.error("backup.archive_damaged", archive=self.archive.name, digest=digest, error=why)
-        return report
+        return BackupReport(archive=self.archive.name, files=mended, already=sound, failed=failed)
 
     async def _source(self, digest: str) -> Path | None:
         return await self.plane.blobs.path(digest)

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import DataNode
 from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane
 from ringrift.data.transfer.receiving import ArrivedFile, MetadataFolder
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import EndedWork, WorkState
+from ringrift.engine.records import KvRecords
 from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.errors import ConfigError, Corrupt
@@ -75,18 +76,20 @@ class Cataloguer:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
-        self._key = _CURSOR + plane.this.name
+        advice = "Delete the key: all ends are read anew"
+        self._cursors = KvRecords(plane.kv, _CURSOR, CatalogueCursor, advice=advice)
 
     async def catalogue(self, *, rounds_max: int = 100) -> Catalogued:
         """Register everything that ended since the last time, at most *rounds_max* batches of it."""
-        number, total = await self._cursor(), Catalogued()
+        this, total = self._plane.this.name, Catalogued()
+        number = (await self._cursors.get(this) or CatalogueCursor()).number
         for _ in range(rounds_max):
             ended = await self._plane.queue.ended(after=number, limit=BATCH)
             if not ended:
                 break
             total = _sum(total, await self._take(ended))
             number = ended[-1].number
-            await self._plane.kv.put(self._key, msgspec.json.encode(CatalogueCursor(number)))
+            await self._cursors.put(this, CatalogueCursor(number))
         return total
 
     async def catalogue_job_records(self) -> int:
@@ -110,11 +113,6 @@ class Cataloguer:
             await plane.note_copy(digest, VERIFIER)
             found += 1
         return found
-
-    async def _cursor(self) -> int:
-        entry = await self._plane.kv.get(self._key)
-        advice = "Delete the key: all ends are read anew"
-        return 0 if entry is None else decode_entry(entry, CatalogueCursor, advice=advice).number
 
     async def _take(self, ended: Sequence[EndedWork]) -> Catalogued:
         made = [
@@ -153,15 +151,11 @@ class Cataloguer:
         missing = [
             receipt
             for digest, receipt in receipts.items()
-            if digest in new or not await self._has_copy(digest)
+            if digest in new or await plane.manifest.copy_at(digest, plane.this.name) is None
         ]
         await plane.manifest.add_receipts(missing)
         games = games_in(cards[digest] for digest in new)
         return Catalogued(registered=len(new), copies=len(missing), games=games)
-
-    async def _has_copy(self, digest: str) -> bool:
-        copies = await self._plane.manifest.copies(digest)
-        return any(copy.node == self._plane.this.name for copy in copies)
 
 
 def _report_of(end: EndedWork) -> JobReport | None:
@@ -239,7 +233,7 @@ async def _enter(plane: DataPlane, file: ArrivedFile) -> bool:
     new = await plane.manifest.register([file.card]) > 0
     stone = (await plane.tombstones()).get(digest)
     given_up = stone is not None and this in stone.nodes  # the orphans' rules decide about its copy
-    if not given_up and all(copy.node != this for copy in await plane.manifest.copies(digest)):
+    if not given_up and await plane.manifest.copy_at(digest, this) is None:
         await plane.manifest.add_receipts([file.receipt])
     if file.sender in plane.nodes and file.sender != this:
         await _know_sender(plane, file)
@@ -248,7 +242,6 @@ async def _enter(plane: DataPlane, file: ArrivedFile) -> bool:
 
 async def _know_sender(plane: DataPlane, file: ArrivedFile) -> None:
     """What arrived whole was read whole from the sender's disk: it has a copy, too."""
-    copies = await plane.manifest.copies(file.card.digest)
-    if all(copy.node != file.sender for copy in copies):
-        sent = msgspec.structs.replace(file.receipt, node=file.sender, verifier="sent")
+    if await plane.manifest.copy_at(file.card.digest, file.sender) is None:
+        sent = replace(file.receipt, node=file.sender, verifier="sent")
         await plane.manifest.add_receipts([sent])

@@ -89,6 +89,9 @@ class ManifestStore:
     async def copies(self, digest: str) -> list[Receipt]:
         return await self._receipts.all(_place(digest, ""))
 
+    async def copy_at(self, digest: str, node: str) -> Receipt | None:
+        return await self._receipts.get(_place(digest, node))
+
     async def receipts(self) -> list[Receipt]:
         return await self._receipts.all()
 
@@ -158,6 +161,17 @@ class ManifestView:
 
     def missing_at(self, node: str, artifacts: Iterable[Artifact]) -> list[Artifact]:
         return [each for each in artifacts if not self.is_at(each.digest, node)]
+
+    def without(self, given_up: Mapping[str, Tombstone], nodes: DataNodes) -> ManifestView:
+        """The same without copies that their nodes have decided to give up: receipts may outlive the copy."""
+        copies = dict(self.copies)
+        for digest in given_up.keys() & copies.keys():
+            copies[digest] = {
+                node: each
+                for node, each in copies[digest].items()
+                if not is_given_up(each, given_up[digest], nodes)
+            }
+        return ManifestView(self.artifacts, copies)
 
     def only_at(self, node: str, *, among: Iterable[str]) -> list[Artifact]:
         """Return what *node* holds and none of *among* does."""

@@ -15,22 +15,22 @@ from typing import Any, ClassVar, Unpack
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact, ArtifactKind
-from ringrift.data.plane import DaemonParts, DataPlane, OpenPlane, WakingDaemon
+from ringrift.data.manifest.catalog import card_of
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, daemon_factory
 from ringrift.data.protection.deletion import Deleter, DeletionRules
 from ringrift.data.protection.records import DeletionRecords, Quarantine, Successor
 from ringrift.data.protection.replication import holders
 from ringrift.data.protection.retention import read_held
 from ringrift.data.transactions import OperationType, TransactionLog
 from ringrift.decoding import convert_to
-from ringrift.engine.encoding import decode_entry
 from ringrift.engine.ports import EndedWork, NewWork, WorkState
+from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.runtime import Runtime
 from ringrift.work.job.protocol import INPUTS, OUT, JobArtifact, JobOrder, read_order, read_report
 
 __all__ = [
@@ -201,15 +201,14 @@ class ConsolidationDaemon(WakingDaemon):
     # --- taking results in ----------------------------------------------------------------------------
 
     async def _take_ends(self, plane: DataPlane) -> None:
-        key = _CURSOR + plane.this.name
-        entry = await plane.kv.get(key)
-        number = 0 if entry is None else decode_entry(entry, int)
+        cursors, this = KvRecords(plane.kv, _CURSOR, int), plane.this.name
+        number = await cursors.get(this) or 0
         while ends := await plane.queue.ended(after=number, limit=_PAGE):
             for end in ends:
                 if end.item.kind == KIND and end.item.state is WorkState.DONE:
                     await self._take_end(plane, end)
             number = ends[-1].number
-            await plane.kv.put(key, str(number).encode())
+            await cursors.put(this, number)
 
     async def _take_end(self, plane: DataPlane, end: EndedWork) -> None:
         """Register the merged shard first, then name it the successor of its sources; both may repeat."""
@@ -247,18 +246,8 @@ class ConsolidationDaemon(WakingDaemon):
         await self.router.publish("CONSOLIDATION_COMPLETE", payload, self.name)
 
     async def _register(self, plane: DataPlane, config: str, made: JobArtifact, *, made_s: float) -> None:
-        artifact = Artifact(
-            digest=made.digest,
-            size=made.size_bytes,
-            kind=ArtifactKind.GAMES,
-            name=made.name,
-            config=config,
-            node=plane.this.name,
-            games=int(made.counts.get("games", 0)),
-            rows=int(made.counts.get("rows", 0)),
-            created_s=made_s,
-        )
-        await plane.manifest.register([artifact])
+        card = card_of(made, config=config, node=plane.this.name, created_s=made_s)
+        await plane.manifest.register([replace(card, config=config)])
         if not await plane.blobs.has(made.digest):
             return  # another node's worker made it; its own receipt says so
         begun_s = plane.runtime.now_s()
@@ -303,9 +292,4 @@ def _sources(order: JobOrder, fields: Mapping[str, Any]) -> list[str]:
     return [digest for digest in told if digest in given]
 
 
-def create_consolidation_daemon(
-    plane: OpenPlane | None = None,
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> ConsolidationDaemon:
-    return ConsolidationDaemon(plane=plane, router=router, runtime=runtime)
+create_consolidation_daemon = daemon_factory(lambda _: ConsolidationDaemon)

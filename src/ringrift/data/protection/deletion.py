@@ -36,14 +36,14 @@ from ringrift.data.protection.records import (
 )
 from ringrift.data.protection.retention import OpenInputs, copies_needed, needed_for, read_held
 from ringrift.data.transfer.http.wire import File
-from ringrift.errors import ConfigError, Conflict, Corrupt, RingRiftError
+from ringrift.errors import ConfigError, Corrupt, RingRiftError
 
 log = structlog.get_logger()
 
 PART = "deletion"
 SILENT_S = 60.0  # before a node that did not answer is asked again
 REFUSALS_RECORDED_MAX = 20  # of one reason, in one batch
-_TRIES, _WRITES = 3, 50
+_TRIES = 3
 _PAUSE_S = (0.05, 0.5)  # before another try, when two nodes wanted to delete the same file at once
 
 
@@ -333,7 +333,7 @@ class Deleter:
     async def _unfinished(self) -> list[str]:
         begun = set(await asyncio.to_thread(self._plane.promises.begun))
         stones = (await self._plane.tombstones()).values()
-        return sorted(begun | {each.digest for each in stones if self._is_deciding(each)})
+        return sorted(begun | {each.digest for each in stones if each.is_deciding(self._node)})
 
     async def _finish(self, digest: str) -> Deleted:
         artifact = await self._plane.manifest.artifact(digest)
@@ -503,18 +503,9 @@ class Deleter:
         plain = Tombstone(
             digest=artifact.digest, name=artifact.name, kind=artifact.kind.value, config=artifact.config
         )
-        for _ in range(_WRITES):
-            tombstone, revision = await self._records.tombstone_at(artifact.digest)
-            try:
-                await self._records.write(with_node(tombstone or plain, self._node, own), revision=revision)
-            except Conflict:
-                continue
-            return
-        raise Conflict(f"the tombstone of {artifact.digest[:12]} changed {_WRITES} times in a row")
-
-    def _is_deciding(self, tombstone: Tombstone) -> bool:
-        own = tombstone.nodes.get(self._node)
-        return own is not None and own.state is GivingUp.DELETING
+        await self._records.change(
+            artifact.digest, lambda each: with_node(each, self._node, own), plain=plain
+        )
 
     async def _take_back(self, digest: str) -> None:
         """Keep the copy after all. A crash may have dropped its receipt, so it is read before it counts."""
@@ -533,7 +524,8 @@ class Deleter:
 
     def _without_decision(self, tombstone: Tombstone) -> Tombstone:
         """What was carried out meanwhile stays recorded."""
-        return with_node(tombstone, self._node, None) if self._is_deciding(tombstone) else tombstone
+        deciding = tombstone.is_deciding(self._node)
+        return with_node(tombstone, self._node, None) if deciding else tombstone
 
     def _done(self, own: GivenUp, receipts: list[Receipt]) -> GivenUp:
         """Not before the last receipt of this file, which a slow sender may still bring to the manifest.

@@ -7,32 +7,33 @@ follows from the champions, the newest sample files and open requests; an event 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, Unpack
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of
+from ringrift.data.artifacts import Artifact, ArtifactKind, data_type_of
 from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checksum
 from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
-from ringrift.data.manifest.store import AwayNodes, DiskStates, is_given_up
-from ringrift.data.plane import DaemonParts, DataPlane, Failures, OpenPlane, WakingDaemon, copy_artifacts
-from ringrift.data.protection.records import Tombstone
+from ringrift.data.manifest.store import AwayNodes, DiskStates, ManifestView
+from ringrift.data.plane import DaemonParts, DataPlane, Failures, WakingDaemon, daemon_factory, try_to_copy
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
 from ringrift.engine.records import KvRecords
-from ringrift.errors import ConfigError, Corrupt, RingRiftError
+from ringrift.errors import ConfigError, Corrupt
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.foreign_files.paths import check_name, open_offered
-from ringrift.runtime import Runtime
+from ringrift.runtime import back_off_s
 
 # Files that an event names by their path: taken in only from folders that the settings name, once each.
 #
@@ -151,7 +152,9 @@ class DistributionRules:
 
     def wait_s(self, failures: int) -> float:
         """How long to leave a node alone after this many failures in a row."""
-        return self.rest_s if failures >= self.tries else self.retry_s * self.retry_growth ** (failures - 1)
+        if failures >= self.tries:
+            return self.rest_s
+        return back_off_s(failures, first_s=self.retry_s, longest_s=math.inf, growth=self.retry_growth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,22 +179,19 @@ class Want:
 class DistributionState:
     """What is known at one moment."""
 
-    artifacts: Mapping[str, Artifact]
-    receipts: Mapping[str, Sequence[Receipt]]
+    view: ManifestView  # without copies that were given up
     nodes: DataNodes
-    tombstones: Mapping[str, Tombstone] = field(default_factory=dict)
     away: frozenset[str] = frozenset()
     disk_percent: Mapping[str, float] = field(default_factory=dict)
     resting: frozenset[tuple[str, str]] = frozenset()  # (want, node) that failed a short time ago
 
+    @property
+    def artifacts(self) -> Mapping[str, Artifact]:
+        return self.view.artifacts
+
     def confirmed(self, digest: str) -> frozenset[str]:
         """The nodes that verified it and did not give it up since."""
-        tombstone = self.tombstones.get(digest)
-        return frozenset(
-            receipt.node
-            for receipt in self.receipts.get(digest, ())
-            if not is_given_up(receipt, tombstone, self.nodes)
-        )
+        return frozenset(self.view.copies.get(digest, ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +283,8 @@ def _standing(want: Want, state: DistributionState) -> Standing:
     complete = frozenset.intersection(*has)
     unknown = tuple(digest for digest, holders in zip(want.digests, has, strict=True) if not holders)
     asked = [node for node in state.nodes.all() if _is_asked(node, want, known)]
-    missing = [node for node in asked if node.name not in complete and not _shares(node, complete, state)]
+    # Whoever sees the disk of one that has it, has it too.
+    missing = [node for node in asked if complete.isdisjoint(state.nodes.sharing(node.name))]
     deliveries = [
         delivery
         for node in missing
@@ -308,13 +309,6 @@ def _is_asked(node: DataNode, want: Want, known: Sequence[Artifact]) -> bool:
     if want.training_only and not node.training:
         return False
     return all(node.accepts(data_type_of(artifact.kind)) for artifact in known)
-
-
-def _shares(node: DataNode, holders: frozenset[str], state: DistributionState) -> bool:
-    """Whether the node sees the disk of one that has it."""
-    return bool(node.nfs) and any(
-        name in state.nodes and state.nodes[name].nfs == node.nfs for name in holders
-    )
 
 
 def _can_take(node: DataNode, state: DistributionState) -> bool:
@@ -368,6 +362,12 @@ class DistributionDaemon(WakingDaemon):
         "MODEL_DISTRIBUTION_FAILED",
         "DISTRIBUTION_INCOMPLETE",
     )
+    woken_by: ClassVar[tuple[str, ...]] = (
+        "MODEL_PROMOTED",
+        "NPZ_EXPORT_COMPLETE",
+        "REGISTRY_UPDATED",
+        "P2P_MODEL_SYNCED",
+    )
 
     def __init__(
         self,
@@ -387,16 +387,12 @@ class DistributionDaemon(WakingDaemon):
     # --- what it hears --------------------------------------------------------------------------------
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        looks = dict.fromkeys(
-            ("MODEL_PROMOTED", "NPZ_EXPORT_COMPLETE", "REGISTRY_UPDATED", "P2P_MODEL_SYNCED"),
-            self.wake,
-        )
         requests = dict.fromkeys(
             ("MODEL_UPDATED", "MODEL_SYNC_REQUESTED", "MODEL_EVALUATION_BLOCKED", "TRAINING_COMPLETED"),
             self._on_model_request,
         )
         return {
-            **looks,
+            **super()._get_event_subscriptions(),
             **requests,
             "TRAINING_PROGRESS": self._on_progress,
             "MODEL_CORRUPTED": self._on_corrupted,
@@ -426,7 +422,7 @@ class DistributionDaemon(WakingDaemon):
             f"{digest}/{request.target}",
             lambda found: (
                 None
-                if found is not None and msgspec.structs.replace(found, at_s=request.at_s) == request
+                if found is not None and replace(found, at_s=request.at_s) == request
                 else request  # the same request said again changes nothing
             ),
             ttl_s=REQUEST_S,
@@ -488,10 +484,8 @@ class DistributionDaemon(WakingDaemon):
     async def _read_state(self, plane: DataPlane) -> DistributionState:
         manifest = await plane.view()
         return DistributionState(
-            artifacts=manifest.artifacts,
-            receipts=manifest.receipts,
+            view=manifest.without(await plane.tombstones(), plane.nodes),
             nodes=plane.nodes,
-            tombstones=await plane.tombstones(),
             away=self.away.now(),
             disk_percent=await DiskStates(plane.kv).used_percent(),
             resting=self._failures.resting(self._runtime.monotonic_s()),
@@ -517,27 +511,21 @@ class DistributionDaemon(WakingDaemon):
         await for_each(due, lambda delivery: self._deliver_one(plane, delivery), at_once=self.rules.parallel)
 
     async def _deliver_one(self, plane: DataPlane, delivery: NodeDelivery) -> None:
-        error = await self._try(plane, delivery)
+        errors = await try_to_copy(
+            plane,
+            delivery.artifacts,
+            source=delivery.source,
+            target=delivery.target,
+            priority=delivery.want.priority,
+            timeout_s=self.rules.transfer_timeout_s,
+        )
         key = (delivery.want.name, delivery.target)
-        if not error:
+        if not errors:
             self._failures.succeeded([key])
             return
+        error = "; ".join(dict.fromkeys(errors.values()))
         failures = self._failures.failed(key, error, now_s=self._runtime.monotonic_s())
         log.warning("distribution.failed", node=delivery.target, error=error, failures=failures)
-
-    async def _try(self, plane: DataPlane, delivery: NodeDelivery) -> str:
-        try:
-            moved = await copy_artifacts(
-                plane,
-                delivery.artifacts,
-                source=delivery.source,
-                target=delivery.target,
-                priority=delivery.want.priority,
-                timeout_s=self.rules.transfer_timeout_s,
-            )
-        except RingRiftError as fault:
-            return str(fault)
-        return "; ".join(moved.missing(each.digest for each in delivery.artifacts).values())
 
     # --- what it tells --------------------------------------------------------------------------------
 
@@ -637,12 +625,9 @@ def _want(request: ModelRequest, state: DistributionState) -> Want:
     )
 
 
-def create_distribution_daemon(
-    settings: Mapping[str, str] | None = None,
-    plane: OpenPlane | None = None,
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> DistributionDaemon:
+def _daemon_for(settings: Mapping[str, str]) -> Callable[..., DistributionDaemon]:
     """The daemon for the kinds that its row of the daemon table names, joined by a plus sign."""
-    kinds = (settings or {}).get("kinds", "models+npz").split("+")
-    return DistributionDaemon(kinds, plane=plane, router=router, runtime=runtime)
+    return partial(DistributionDaemon, settings.get("kinds", "models+npz").split("+"))
+
+
+create_distribution_daemon = daemon_factory(_daemon_for)

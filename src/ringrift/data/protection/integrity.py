@@ -8,7 +8,6 @@ that nobody should learn from, and asks `deletion` to let go of the worst, which
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Unpack
@@ -19,7 +18,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.manifest.catalog import take_over_arrivals
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
 from ringrift.data.manifest.store import games_in
-from ringrift.data.plane import DaemonParts, DataPlane, OpenPlane, WakingDaemon
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, daemon_factory
 from ringrift.data.protection.deletion import Deleter
 from ringrift.data.protection.inventory import (
     Scrubbed,
@@ -28,13 +27,10 @@ from ringrift.data.protection.inventory import (
     look_here,
     scrub,
 )
-from ringrift.data.protection.records import PART, GivingUp, Quarantine, Tombstone
+from ringrift.data.protection.records import PART, Quarantine
 from ringrift.data.protection.retention import read_held
 from ringrift.errors import ConfigError, Corrupt
-from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import make_folders, rename_file
-from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
 __all__ = [
@@ -84,7 +80,8 @@ async def register_orphans(plane: DataPlane, *, young_s: float = YOUNG_S) -> Orp
     for digest in await plane.blobs.digests():
         if digest in known and digest in here:
             continue
-        if _is_going(stones.get(digest), plane.this.name) or not await _is_settled(plane, digest, young_s):
+        going = digest in stones and stones[digest].is_deciding(plane.this.name)
+        if going or not await _is_settled(plane, digest, young_s):
             continue
         facts = await _facts(plane, digest)
         if facts.kind not in KNOWN_KINDS and digest not in known:
@@ -95,11 +92,6 @@ async def register_orphans(plane: DataPlane, *, young_s: float = YOUNG_S) -> Orp
         except (Corrupt, KeyError) as error:
             refused.append((digest, str(error)))
     return Orphans(found=tuple(found), registered=tuple(registered), refused=tuple(refused))
-
-
-def _is_going(stone: Tombstone | None, node: str) -> bool:
-    own = None if stone is None else stone.nodes.get(node)
-    return own is not None and own.state is GivingUp.DELETING
 
 
 async def _is_settled(plane: DataPlane, digest: str, young_s: float) -> bool:
@@ -185,13 +177,11 @@ class OrphanDetectionDaemon(WakingDaemon):
     capability: ClassVar[str] = "data_integrity"
     emits: ClassVar[tuple[str, ...]] = ("ORPHAN_GAMES_DETECTED", "ORPHAN_GAMES_REGISTERED")
     woken_every_s: ClassVar[float] = 60.0  # it lists every file that the node has
+    woken_by: ClassVar[tuple[str, ...]] = ("DATABASE_CREATED",)
 
     def __init__(self, **parts: Unpack[DaemonParts]) -> None:
         super().__init__("orphan_detection", interval_s=ORPHANS_S, **parts)
         self.registered = 0
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {"DATABASE_CREATED": self.wake}
 
     async def _run_cycle(self) -> None:
         plane = await self._opened()
@@ -229,6 +219,7 @@ class IntegrityCheckDaemon(WakingDaemon):
     """INTEGRITY_CHECK."""
 
     capability: ClassVar[str] = "data_integrity"
+    woken_by: ClassVar[tuple[str, ...]] = ("WORK_FAILED",)  # a worker may have found an input damaged
 
     def __init__(self, **parts: Unpack[DaemonParts]) -> None:
         super().__init__("integrity_check", interval_s=SCRUB_S, **parts)
@@ -236,9 +227,6 @@ class IntegrityCheckDaemon(WakingDaemon):
         self.damaged: list[str] = []
         self.missing: list[str] = []
         self.disk_lost = ""  # in the last cycle; what to tell
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {"WORK_FAILED": self.wake}  # a worker may have found an input damaged
 
     async def _run_cycle(self) -> None:
         plane = await self._opened()
@@ -295,14 +283,12 @@ class DataCleanupDaemon(WakingDaemon):
     """DATA_CLEANUP."""
 
     capability: ClassVar[str] = "data_integrity"
+    woken_by: ClassVar[tuple[str, ...]] = ("DATA_QUALITY_ALERT",)
 
     def __init__(self, *, rules: CleanupRules | None = None, **parts: Unpack[DaemonParts]) -> None:
         super().__init__("data_cleanup", interval_s=CLEANUP_S, **parts)
         self.rules = rules or CleanupRules()
         self.marked = self.deleted = 0
-
-    def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
-        return {"DATA_QUALITY_ALERT": self.wake}
 
     async def _run_cycle(self) -> None:
         plane = await self._opened()
@@ -334,11 +320,4 @@ _DAEMONS: dict[str, type[OrphanDetectionDaemon | IntegrityCheckDaemon | DataClea
 }
 
 
-def create_integrity_daemon(
-    settings: Mapping[str, str] | None = None,
-    plane: OpenPlane | None = None,
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> WakingDaemon:
-    """The daemon of the check that its row of the daemon table names."""
-    return _DAEMONS[(settings or {}).get("check", "orphans")](plane=plane, router=router, runtime=runtime)
+create_integrity_daemon = daemon_factory(lambda settings: _DAEMONS[settings.get("check", "orphans")])

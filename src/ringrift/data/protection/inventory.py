@@ -8,15 +8,14 @@ not answer nothing is known: its copies are neither there nor gone.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
 import structlog
+from msgspec.structs import replace
 
-from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.artifacts import Artifact, Receipt, in_batches
 from ringrift.data.config import DataNode
 from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.store import is_given_up
@@ -24,7 +23,9 @@ from ringrift.data.plane import DataPlane
 from ringrift.data.protection.promises import KeepAnswer, KeepRequest, KeptFile
 from ringrift.data.protection.records import PART, set_damaged_aside
 from ringrift.data.protection.retention import read_champions
-from ringrift.data.transfer.http.wire import ASKED_AT_ONCE, File
+from ringrift.data.transfer.contract import ASKED_AT_ONCE
+from ringrift.data.transfer.http.wire import File
+from ringrift.engine.sqlite.blobs import digest_of
 from ringrift.errors import Corrupt, RingRiftError
 from ringrift.work.job.folder import damaged_inputs, forget_damaged
 
@@ -145,10 +146,7 @@ async def _take_from_models(plane: DataPlane, digest: str) -> bool:
 
 
 def _has_content(path: Path, digest: str) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == digest
+    return path.is_file() and digest_of(path) == digest
 
 
 async def _due(plane: DataPlane, older_than_s: float, digests: frozenset[str] | None) -> list[Receipt]:
@@ -177,7 +175,7 @@ async def _read(plane: DataPlane, receipt: Receipt) -> str | None:
     if look is not None:
         await asyncio.to_thread(plane.promises.note_read, digest, look, sound=True)
     # As of when reading began: a deletion that was decided meanwhile is newer than this receipt.
-    renewed = msgspec.structs.replace(receipt, verified_s=begun_s, verifier="scrub")
+    renewed = replace(receipt, verified_s=begun_s, verifier="scrub")
     await plane.manifest.add_receipts([renewed])
     return None
 
@@ -232,9 +230,10 @@ async def look_here(plane: DataPlane) -> LocalLook:
     sizes |= {receipt.digest: receipt.size for receipt in own.values()}
     began_s, there = plane.runtime.now_s(), 0
     missing, damaged = [], []
-    for files in _batches([File(digest, size) for digest, size in sizes.items()]):
+    asked = [File(digest, size) for digest, size in sizes.items()]
+    for files in in_batches(asked, files_max=ASKED_AT_ONCE):
         batch_began_s = plane.runtime.now_s()
-        request = KeepRequest(asker=plane.this.name, files=files)
+        request = KeepRequest(asker=plane.this.name, files=tuple(files))
         answer = await asyncio.to_thread(plane.holder.keep, request)
         await _enter_own(plane, [file for file in answer.files if file.digest not in own], batch_began_s)
         for file in answer.files:
@@ -278,15 +277,7 @@ async def _enter_own(plane: DataPlane, files: Sequence[KeptFile], began_s: float
         return
     stones, begun = await plane.tombstones(), await asyncio.to_thread(plane.promises.begun)
     for file in found:
-        assert file.read_age_s is not None
-        seen = Receipt(
-            digest=file.digest,
-            node=plane.this.name,
-            size=file.size,
-            # As of when the look began: a deletion that was decided meanwhile is newer than this receipt.
-            verified_s=began_s - file.read_age_s,
-            verifier=INVENTORY,
-        )
+        seen = _seen(file, plane.this.name, began_s)
         if file.digest in begun:
             continue
         if is_given_up(seen, stones.get(file.digest), plane.nodes):
@@ -298,8 +289,9 @@ async def _enter_own(plane: DataPlane, files: Sequence[KeptFile], began_s: float
 
 async def _ask(plane: DataPlane, node: DataNode, artifacts: Sequence[Artifact]) -> str:
     """Ask one node about all files; return why it did not answer, if so."""
-    for files in _batches([File(each.digest, each.size) for each in artifacts]):
+    for some in in_batches(artifacts, files_max=ASKED_AT_ONCE):
         began_s = plane.runtime.now_s()
+        files = tuple(File(each.digest, each.size) for each in some)
         try:
             answer = await plane.holders.keep(node, KeepRequest(asker=plane.this.name, files=files))
         except RingRiftError as error:
@@ -327,18 +319,13 @@ async def learn_from_answer(plane: DataPlane, answer: KeepAnswer, *, began_s: fl
                     INVENTORY, "struck", f"{answer.node}: {file.refusal}", digest=file.digest
                 )
         elif not file.refusal and file.read_age_s is not None:
-            read_s = began_s - file.read_age_s  # it may have been deleted since it answered
-            if receipt is None or receipt.verified_s < read_s - _RENEWED_S:
-                seen = Receipt(
-                    digest=file.digest,
-                    node=answer.node,
-                    size=file.size,
-                    verified_s=read_s,
-                    verifier=INVENTORY,
-                )
+            seen = _seen(file, answer.node, began_s)
+            if receipt is None or receipt.verified_s < seen.verified_s - _RENEWED_S:
                 await plane.manifest.add_receipts([seen])
 
 
-def _batches(files: Sequence[File]) -> Iterator[tuple[File, ...]]:
-    for start in range(0, len(files), ASKED_AT_ONCE):
-        yield tuple(files[start : start + ASKED_AT_ONCE])
+def _seen(file: KeptFile, node: str, began_s: float) -> Receipt:
+    """As of when the look began: a deletion that was decided meanwhile is newer than this receipt."""
+    assert file.read_age_s is not None, "it was read"
+    read_s = began_s - file.read_age_s
+    return Receipt(digest=file.digest, node=node, size=file.size, verified_s=read_s, verifier=INVENTORY)

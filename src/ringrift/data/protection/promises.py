@@ -19,10 +19,12 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.data.config import DataNode
 from ringrift.data.protection.promise_store import KEEP_S_MAX, FileLook, FileRead, NotedRead, PromiseStore
-from ringrift.data.transfer.http.wire import ASKED_AT_ONCE, FILES_AT_ONCE, File
+from ringrift.data.transfer.contract import ASKED_AT_ONCE
+from ringrift.data.transfer.http.wire import FILES_AT_ONCE, File
 from ringrift.engine.sqlite.blobs import BlobFolder, digest_of
 from ringrift.engine.sqlite.direct_reads import read_committed
 from ringrift.engine.sqlite.faults import translated_errors
@@ -215,7 +217,7 @@ class Holder:
 
     def _with_pin(self, found: KeptFile) -> KeptFile:
         try:
-            return msgspec.structs.replace(found, pinned=self._pinned(found.digest))
+            return replace(found, pinned=self._pinned(found.digest))
         except RingRiftError as error:
             return _cannot_look(found.digest, error)
 
@@ -259,7 +261,7 @@ class Holder:
         # A deletion may have begun and ended since the first look; after the promise none begins.
         if not refusal and self._files.look(file.digest) is None:
             return _missing(file)
-        return msgspec.structs.replace(found, refusal=refusal)
+        return replace(found, refusal=refusal)
 
     def _examined(self, file: File) -> KeptFile:
         """Look at a file, and read it if that was long ago, or a clock says that it will be."""
@@ -285,7 +287,7 @@ class Holder:
             log.error("promises.file_damaged", digest=file.digest, found=read.wrong)
             refusal = f"its file is damaged: {read.wrong}"
             return KeptFile(digest=file.digest, size=found.size, refusal=refusal, damaged=True)
-        return msgspec.structs.replace(found, read_age_s=0.0)
+        return replace(found, read_age_s=0.0)
 
 
 def _cannot_look(digest: str, error: Exception) -> KeptFile:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.data.artifacts import Receipt
 from ringrift.data.kv_records import KvMirror, RecordsMirror
@@ -64,6 +65,11 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     config: str = ""
     nodes: dict[str, GivenUp] = {}
 
+    def is_deciding(self, node: str) -> bool:
+        """Whether *node* decided to give its copy up, and is about to."""
+        own = self.nodes.get(node)
+        return own is not None and own.state is GivingUp.DELETING
+
     def covers(self, receipt: Receipt, *, given_up_by: str | None = None) -> bool:
         """Whether the receipt is of a copy that was given up, and not of a later one.
 
@@ -88,33 +94,24 @@ class DeletionRecords:
     """Tombstones and successors in the key-value port."""
 
     def __init__(self, kv: KeyValue) -> None:
-        self._kv = kv
         self._tombstones = KvRecords(kv, TOMBSTONES, Tombstone, advice=_ADVICE)
         self._successors = KvRecords(kv, SUCCESSORS, Successor, advice=_ADVICE)
 
     async def tombstone(self, digest: str) -> Tombstone | None:
-        return (await self.tombstone_at(digest))[0]
-
-    async def tombstone_at(self, digest: str) -> tuple[Tombstone | None, int | None]:
-        """The tombstone and its revision, for a change by compare-and-swap."""
         check_digest(digest)
-        entry = await self._kv.get(TOMBSTONES + digest)
-        if entry is None:
-            return None, None
-        return self._tombstones.read(entry), entry.revision
+        return await self._tombstones.get(digest)
 
-    async def write(self, tombstone: Tombstone, *, revision: int | None) -> None:
-        """Store if nobody changed it since *revision*; `Conflict` otherwise."""
-        key, value = TOMBSTONES + tombstone.digest, msgspec.json.encode(tombstone)
-        if revision is None:
-            await self._kv.create(key, value)
-        else:
-            await self._kv.update(key, value, revision=revision)
-
-    async def change(self, digest: str, edit: Callable[[Tombstone], Tombstone]) -> None:
-        """Change a tombstone that is there, whatever others change meanwhile."""
+    async def change(
+        self, digest: str, edit: Callable[[Tombstone], Tombstone], *, plain: Tombstone | None = None
+    ) -> None:
+        """Change a tombstone, whatever others change meanwhile: one that is there, or else *plain*."""
         check_digest(digest)
-        await self._tombstones.change(digest, lambda found: None if found is None else edit(found))
+
+        def step(found: Tombstone | None) -> Tombstone | None:
+            before = found or plain
+            return None if before is None else edit(before)
+
+        await self._tombstones.change(digest, step)
 
     async def name_successor(self, named: Successor) -> None:
         """Note that one artifact holds everything of another. The first one named stays."""
@@ -140,7 +137,7 @@ def with_node(tombstone: Tombstone, node: str, entry: GivenUp | None) -> Tombsto
     others = {name: each for name, each in tombstone.nodes.items() if name != node}
     if entry is not None:
         others[node] = entry
-    return msgspec.structs.replace(tombstone, nodes=others)
+    return replace(tombstone, nodes=others)
 
 
 # Bad files are set aside, with a note why. Nothing empties their folder to make room.
@@ -181,13 +178,13 @@ class Quarantine:
         None, and nothing is noted, if it is sound by now, or gone: another was faster.
         """
         plane = self._plane
-        receipts = await self._own_receipts(digest)
+        receipt = await self._own_receipt(digest)
         # Before the file is read: a receipt of what comes after that is not dropped.
         await plane.manifest.drop_copy(digest, plane.this.name)
         moved = await self._move(digest)
         if moved is None:
-            if await plane.blobs.has(digest):
-                await plane.manifest.add_receipts(receipts)
+            if receipt is not None and await plane.blobs.has(digest):
+                await plane.manifest.add_receipts([receipt])
             return None
         note = self._note(digest, reason, moved)
         await self.marks.put(f"{digest}/{plane.this.name}", note)
@@ -209,12 +206,11 @@ class Quarantine:
         notes = [self.marks.read(entry) for entry in entries if entry.key.endswith("/")]
         return {note.digest: note for note in notes}
 
-    async def _own_receipts(self, digest: str) -> list[Receipt]:
+    async def _own_receipt(self, digest: str) -> Receipt | None:
         try:
-            copies = await self._plane.manifest.copies(digest)
+            return await self._plane.manifest.copy_at(digest, self._plane.this.name)
         except Corrupt:  # the record, that is: an orphan gets a new one
-            return []
-        return [each for each in copies if each.node == self._plane.this.name]
+            return None
 
     async def _move(self, digest: str) -> str | None:
         """Where the bad bytes are now (empty: nowhere); None if there are none."""

@@ -15,19 +15,16 @@ from typing import Any, ClassVar, Unpack
 
 import structlog
 
-from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of
+from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt, data_type_of, in_batches
 from ringrift.data.config import DataNode
 from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.store import AwayNodes, Copies, CopyView, DiskStates
-from ringrift.data.plane import DaemonParts, DataPlane, OpenPlane, WakingDaemon, copy_artifacts
+from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon, daemon_factory, try_to_copy
 from ringrift.data.protection.inventory import Inventory, look_everywhere
 from ringrift.data.protection.records import Tombstone
-from ringrift.errors import AlreadyExists, ConfigError, RingRiftError
+from ringrift.errors import AlreadyExists, ConfigError
 from ringrift.events.event import RouterEvent
-from ringrift.events.handlers import CycleHandler
 from ringrift.events.subscriptions import Callback
-from ringrift.events.unified_router import UnifiedEventRouter
-from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult
 
 __all__ = [
@@ -104,6 +101,10 @@ class Repair:
     copies: int
     priority: str
     reason: str
+
+    @property
+    def size(self) -> int:
+        return self.artifact.size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +286,7 @@ def _refusal(node: DataNode, each: _Standing, snapshot: CopiesSnapshot) -> str:
     percent = snapshot.disk_percent.get(node.name)
     if percent is not None and percent >= node.disk_max_percent:
         return f"its disk is {percent:.0f} % full"
-    if node.nfs and any(snapshot.view.nodes[name].nfs == node.nfs for name in each.copies.nodes):
+    if not set(each.copies.nodes).isdisjoint(snapshot.view.nodes.sharing(node.name)):
         return "shares the disk of a node that has it"
     return ""
 
@@ -514,13 +515,13 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
     async def _act(self, plane: DataPlane, found: RepairPlan) -> None:
         self.failures = {}
 
-        async def repair(node_transfer: list[Repair]) -> None:
-            claimed = [wanted for wanted in node_transfer if await self._claim(plane, wanted)]
+        async def repair(group: list[Repair]) -> None:
+            claimed = [wanted for wanted in group if await self._claim(plane, wanted)]
             if claimed:
                 self._begun.extend([self._runtime.monotonic_s()] * len(claimed))
                 await self._repair(plane, claimed)
 
-        await for_each(_node_transfers(found.repairs), repair, at_once=self.rules.parallel)
+        await for_each(_grouped(found.repairs), repair, at_once=self.rules.parallel)
 
     async def _claim(self, plane: DataPlane, repair: Repair) -> bool:
         """One repairer at a time, and not again before the cooldown is over."""
@@ -532,38 +533,29 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
             return False
         return True
 
-    async def _repair(self, plane: DataPlane, node_transfer: list[Repair]) -> None:
+    async def _repair(self, plane: DataPlane, group: list[Repair]) -> None:
         """Make the copies of one transfer; each is told by its own receipt."""
-        begun_s = self._runtime.monotonic_s()
-        errors = await self._errors_of(plane, node_transfer)
+        begun_s, way = self._runtime.monotonic_s(), group[0]
+        errors = await try_to_copy(
+            plane,
+            [repair.artifact for repair in group],
+            source=way.source,
+            target=way.target,
+            priority=way.priority,
+            timeout_s=self.rules.repair_timeout_s,
+        )
         self.failures |= errors
-        self._failed_s.pop(node_transfer[0].target, None)
-        if len(errors) == len(node_transfer):
-            self._failed_s[node_transfer[0].target] = self._runtime.monotonic_s()
+        self._failed_s.pop(way.target, None)
+        if len(errors) == len(group):
+            self._failed_s[way.target] = self._runtime.monotonic_s()
         seconds = self._runtime.monotonic_s() - begun_s
-        for repair in node_transfer:
+        for repair in group:
             digest = repair.artifact.digest
             error = errors.get(digest, "")
             self._outcomes.append(not error)
             await self._tell(plane, repair, error, seconds=seconds)
             if not error and repair.priority != "low":
                 await plane.kv.delete(CLAIMS + digest)  # it may need another copy at once
-
-    async def _errors_of(self, plane: DataPlane, node_transfer: list[Repair]) -> dict[str, str]:
-        """Carry a transfer out; return why files did not arrive."""
-        digests = [repair.artifact.digest for repair in node_transfer]
-        try:
-            moved = await copy_artifacts(
-                plane,
-                [repair.artifact for repair in node_transfer],
-                source=node_transfer[0].source,
-                target=node_transfer[0].target,
-                priority=node_transfer[0].priority,
-                timeout_s=self.rules.repair_timeout_s,
-            )
-        except RingRiftError as fault:
-            return dict.fromkeys(digests, str(fault))
-        return moved.missing(digests)
 
     async def _tell(self, plane: DataPlane, repair: Repair, error: str, *, seconds: float) -> None:
         digest = repair.artifact.digest
@@ -596,31 +588,19 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         }
 
 
-def _node_transfers(repairs: Iterable[Repair]) -> list[list[Repair]]:
+def _grouped(repairs: Iterable[Repair]) -> list[list[Repair]]:
     """What goes the same way goes together, in portions small enough to lose little to a broken line."""
-    node_transfers: list[list[Repair]] = []
-    latest: dict[tuple[str, str, str], list[Repair]] = {}
+    by_way: dict[tuple[str, str, str], list[Repair]] = {}
     for repair in repairs:
-        way = (repair.source, repair.target, repair.priority)
-        node_transfer = latest.get(way)
-        if (
-            node_transfer is None
-            or len(node_transfer) == TRIP_FILES
-            or sum(r.artifact.size for r in node_transfer) > TRIP_BYTES
-        ):
-            node_transfer = latest[way] = []
-            node_transfers.append(node_transfer)
-        node_transfer.append(repair)
-    return node_transfers
+        by_way.setdefault((repair.source, repair.target, repair.priority), []).append(repair)
+    portions = (in_batches(way, files_max=TRIP_FILES, bytes_max=TRIP_BYTES) for way in by_way.values())
+    return [portion for way in portions for portion in way]
 
 
-def create_replication_daemon(
-    settings: Mapping[str, str] | None = None,
-    plane: OpenPlane | None = None,
-    router: UnifiedEventRouter | None = None,
-    runtime: Runtime | None = None,
-) -> CycleHandler:
+def _daemon_of(settings: Mapping[str, str]) -> type[ReplicationMonitorDaemon | ReplicationRepairDaemon]:
     """The daemon of the action that its row of the daemon table names: count or repair."""
-    repairs = (settings or {}).get("action", "count") == "repair"
-    kind = ReplicationRepairDaemon if repairs else ReplicationMonitorDaemon
-    return kind(plane=plane, router=router, runtime=runtime)
+    repairs = settings.get("action", "count") == "repair"
+    return ReplicationRepairDaemon if repairs else ReplicationMonitorDaemon
+
+
+create_replication_daemon = daemon_factory(_daemon_of)

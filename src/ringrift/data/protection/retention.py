@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from ringrift.data.artifacts import Artifact, ArtifactKind
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.promises import PINS
-from ringrift.engine.encoding import check_digest, decode_entry
+from ringrift.engine.encoding import check_digest
 from ringrift.engine.ports import Entry, KeyValue, WorkItem, WorkQueue, WorkState
+from ringrift.engine.records import read_records
 from ringrift.errors import ConfigError
 from ringrift.health.run_status import CHAMPION_PREFIX, Champion
 from ringrift.work.job.protocol import JobOrder, read_order
@@ -64,8 +65,7 @@ def copies_needed(artifact: Artifact, copies_min: int) -> int:
 async def read_champions(kv: KeyValue) -> dict[str, str]:
     """Return the models that are published, their cards and checkpoints, each with its config."""
     champions: dict[str, str] = {}
-    for entry in await kv.entries(CHAMPION_PREFIX):
-        champion = decode_entry(entry, Champion)
+    for champion in await read_records(kv, CHAMPION_PREFIX, Champion):
         files = (champion.model, champion.card, champion.checkpoint)
         champions |= {digest: champion.config for digest in files if digest}
     return champions
@@ -73,7 +73,7 @@ async def read_champions(kv: KeyValue) -> dict[str, str]:
 
 async def read_former(kv: KeyValue) -> dict[str, str]:
     """Return the checkpoints of the champions before, each with its config."""
-    champions = [decode_entry(entry, Champion) for entry in await kv.entries(CHAMPION_PREFIX)]
+    champions = await read_records(kv, CHAMPION_PREFIX, Champion)
     return {digest: each.config for each in champions for digest in each.former_checkpoints}
 
 

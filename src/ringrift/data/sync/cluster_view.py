@@ -23,9 +23,8 @@ from ringrift.data.config import (
     DataNodes,
 )
 from ringrift.data.kv_records import KvHistory
-from ringrift.data.manifest.store import DiskState, DiskStates, ManifestView, is_given_up
+from ringrift.data.manifest.store import DiskState, DiskStates, ManifestView
 from ringrift.data.plane import DataPlane
-from ringrift.data.protection.records import Tombstone
 from ringrift.data.transfer.receiving import FULL_PERCENT, disk_usage
 from ringrift.engine.ports import KeyValue
 from ringrift.runtime import Runtime
@@ -90,12 +89,11 @@ def _judge(records: list[SyncRecord], now_s: float) -> HostHistory:
     )
 
 
-class SyncHistory:
+class SyncHistory(KvHistory[SyncRecord]):
     """What became of syncs, for a week."""
 
     def __init__(self, kv: KeyValue, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._records = KvHistory(
+        super().__init__(
             kv,
             runtime,
             _PREFIX,
@@ -105,14 +103,8 @@ class SyncHistory:
             trim_every=_TRIM_EVERY,
         )
 
-    async def add(self, record: SyncRecord) -> None:
-        await self._records.add(record, at_s=record.completed_s)
-
-    async def records(self) -> list[SyncRecord]:
-        return await self._records.all()
-
     async def hosts(self) -> Mapping[str, HostHistory]:
-        return judge_hosts(await self.records(), now_s=self._runtime.now_s())
+        return judge_hosts(await self.all(), now_s=self._runtime.now_s())
 
 
 # All of it together, taken at once.
@@ -211,9 +203,8 @@ async def read_cluster_view(
 ) -> ClusterView:
     """Read everything as it is now."""
     tombstones = await plane.tombstones()
-    view = await plane.view()
     return ClusterView(
-        view=_without_deleted(view, tombstones, plane.nodes),
+        view=(await plane.view()).without(tombstones, plane.nodes),
         nodes=plane.nodes,
         now_s=plane.runtime.now_s(),
         config=config,
@@ -224,19 +215,6 @@ async def read_cluster_view(
         superseded=frozenset(await plane.successors()),
         aside=await plane.stalls.told_async(),
     )
-
-
-def _without_deleted(
-    view: ManifestView, tombstones: Mapping[str, Tombstone], nodes: DataNodes
-) -> ManifestView:
-    """A copy that its node has decided to give up is none, although its receipt may still stand."""
-    copies = dict(view.copies)
-    for digest, tombstone in tombstones.items():
-        places = copies.get(digest, {})
-        copies[digest] = {
-            node: each for node, each in places.items() if not is_given_up(each, tombstone, nodes)
-        }
-    return ManifestView(view.artifacts, copies)
 
 
 # What events told about nodes: who trains, who is away, which ways are closed. Every word has an end.

@@ -33,13 +33,12 @@ from ringrift.data.sync.cluster_view import (
 )
 from ringrift.data.sync.executor import (
     LOCK_S,
-    NodeTransferResult,
     SyncAnnouncer,
     SyncExecutor,
     SyncPace,
     SyncProgress,
-    SyncTotals,
-    record_ends,
+    SyncResult,
+    record_result,
     tell_cycle,
 )
 from ringrift.data.sync.freshness import FreshnessCheck
@@ -191,10 +190,10 @@ class DataSyncDaemon(WakingDaemon):
         # The freshness daemon says these itself: woken by its own words it would never rest.
         asked = () if self._strategy is SyncStrategy.FRESHNESS else stale
         return {
-            **dict.fromkeys(asked, self._on_model_request),
+            **dict.fromkeys(asked, self._on_request),
             "SELFPLAY_COMPLETE": self._on_new_data,
-            "SYNC_REQUEST": self._on_model_request,
-            "SYNC_RETRY_REQUESTED": self._on_model_request,
+            "SYNC_REQUEST": self._on_request,
+            "SYNC_RETRY_REQUESTED": self._on_request,
             "NODE_RECOVERED": self._on_recovered,
             "HOST_ONLINE": self._on_recovered,
             "HOST_OFFLINE": self._on_offline,
@@ -211,7 +210,7 @@ class DataSyncDaemon(WakingDaemon):
             self._requests.reasons.append(event.event_type)
         self.wake()
 
-    def _on_model_request(self, event: RouterEvent) -> None:
+    def _on_request(self, event: RouterEvent) -> None:
         self._requests.at_once = True
         self._on_new_data(event)
 
@@ -225,11 +224,11 @@ class DataSyncDaemon(WakingDaemon):
         await (await self._opened()).stalls.record_recovery_async(node)
         if self._upkeep is not None:
             self._upkeep.came_back(node)
-        self._on_model_request(event)
+        self._on_request(event)
 
     def _on_training(self, event: RouterEvent) -> None:
         self._reports.training_began(str(event.payload["node_id"]), self._runtime.now_s())
-        self._on_model_request(event)
+        self._on_request(event)
 
     # --- one cycle ------------------------------------------------------------------------------------
 
@@ -273,48 +272,46 @@ class DataSyncDaemon(WakingDaemon):
         if self._upkeep is not None:
             await self._upkeep.run()
         counts.phase = "plan"
-        cluster_view = await read_cluster_view(plane, config, reports=self._reports.reports(plane.runtime))
+        cluster = await read_cluster_view(plane, config, reports=self._reports.reports(plane.runtime))
         strategy = self._strategy or config.strategy
         if strategy is SyncStrategy.FRESHNESS:
             await FreshnessCheck(plane, router=self.router).watch()
         # Off the loop: with a hundred thousand files it takes a good part of a second.
-        cycle = await asyncio.to_thread(plan_cycle, cluster_view, strategy, at_once=requests.at_once)
+        cycle = await asyncio.to_thread(plan_cycle, cluster, strategy, at_once=requests.at_once)
         cycle = _without(cycle, await self._locked_by_others(plane))
         counts.strategy, counts.held_back = str(cycle.strategy), cycle.held_back
         if cycle.plan.is_empty:
-            await self._judge_blocked(cluster_view, cycle)
+            await self._judge_blocked(cluster, cycle)
             return
         counts.phase = "transfer"
-        await self._announcer.cycle_started(plane, cycle, reasons=requests.reasons)
-        tally = SyncTotals()
+        reason = next(iter(requests.reasons), "")
+        await self._announcer.started(plane, cycle.plan, by=str(cycle.strategy), reason=reason)
         pace = SyncPace(priority=cycle.priority, bytes_per_s=_bytes_per_s(config), data_type="all")
-        ends = await SyncExecutor(plane, self._progress).carry_out(cycle.plan, pace, tally)
-        await record_ends(plane, "sync", ends, strategy=str(cycle.strategy))
-        await self._count(plane, cycle, ends, tally)
+        result = await SyncExecutor(plane, self._progress).carry_out(cycle.plan, pace)
+        await record_result(plane, "sync", result, strategy=str(cycle.strategy))
+        await self._count(plane, cycle, result)
 
     async def _locked_by_others(self, plane: DataPlane) -> dict[str, str]:
         """Hosts that somebody else syncs, or keeps from being synced, and who that is."""
         hosts = [info.host for info in await plane.mutex.locks_async()]
         return {host: await plane.mutex.why_not_async(host) for host in hosts}
 
-    async def _count(
-        self, plane: DataPlane, cycle: CyclePlan, ends: list[NodeTransferResult], tally: SyncTotals
-    ) -> None:
+    async def _count(self, plane: DataPlane, cycle: CyclePlan, result: SyncResult) -> None:
         counts, now_s = self.counts, plane.runtime.now_s()
-        errors = [error for end in ends for error in end.errors]
-        counts.files += tally.files
-        counts.games += sum(tally.games.values())
-        counts.bytes += tally.bytes_sent
+        errors, files = result.errors, len(result.moved)
+        counts.files += files
+        counts.games += result.games
+        counts.bytes += result.bytes_sent
         counts.last_errors = tuple(errors[:5])
         counts.blocked_since_s = None
-        if tally.files:
+        if files:
             counts.syncs += 1
         if errors:
             counts.failures += 1
             counts.failures_in_a_row += 1
         else:
             counts.failures_in_a_row, counts.last_success_s = 0, now_s
-        await tell_cycle(self._announcer, plane, cycle, ends, tally)
+        await tell_cycle(self._announcer, plane, cycle, result)
         if counts.failures_in_a_row and counts.failures_in_a_row % FAILURES_CRITICAL == 0:
             await self._tell_critical(now_s)
 
@@ -325,13 +322,13 @@ class DataSyncDaemon(WakingDaemon):
             payload |= {"last_success": last_s, "time_since_success_seconds": now_s - last_s}
         await self._announcer.publish("SYNC_FAILURE_CRITICAL", payload)
 
-    async def _judge_blocked(self, cluster_view: ClusterView, cycle: CyclePlan) -> None:
+    async def _judge_blocked(self, cluster: ClusterView, cycle: CyclePlan) -> None:
         """Data that waits because no node can take it must not wait in silence."""
-        counts, now_s = self.counts, cluster_view.now_s
-        others = [node.name for node in cluster_view.nodes.all()]
+        counts, now_s = self.counts, cluster.now_s
+        others = [node.name for node in cluster.nodes.all()]
         waits: list[Artifact] = []
         if any(": " in reason for reason in cycle.held_back):
-            waits = await asyncio.to_thread(cluster_view.view.only_at, cluster_view.this.name, among=others)
+            waits = await asyncio.to_thread(cluster.view.only_at, cluster.this.name, among=others)
         if not waits:
             counts.blocked_since_s = counts.alerted_s = None
             return
@@ -344,7 +341,7 @@ class DataSyncDaemon(WakingDaemon):
             error = f"{len(waits)} files go nowhere for {blocked_s / 60:.0f} min: {why}"
             log.error("sync.blocked", files=len(waits), blocked_s=blocked_s, why=why)
             await self._announcer.publish(
-                "DATA_SYNC_FAILED", {"node_id": cluster_view.this.name, "error": error, "targets": []}
+                "DATA_SYNC_FAILED", {"node_id": cluster.this.name, "error": error, "targets": []}
             )
 
     # --- how it is ------------------------------------------------------------------------------------
@@ -385,13 +382,13 @@ class DataSyncDaemon(WakingDaemon):
 def _without(cycle: CyclePlan, why: Mapping[str, str]) -> CyclePlan:
     """The cycle without the nodes of *why*, which says for each what keeps it out."""
     plan = cycle.plan
-    concerned = {node_transfer.node for node_transfer in (*plan.fetches, *plan.sends)} & why.keys()
+    concerned = set(plan.nodes) & why.keys()
     if not concerned:
         return cycle
     left = replace(
         plan,
-        fetches=tuple(node_transfer for node_transfer in plan.fetches if node_transfer.node not in concerned),
-        sends=tuple(node_transfer for node_transfer in plan.sends if node_transfer.node not in concerned),
+        fetches=tuple(each for each in plan.fetches if each.node not in concerned),
+        sends=tuple(each for each in plan.sends if each.node not in concerned),
     )
     told = tuple(f"{node}: {why[node]}" for node in sorted(concerned))
     return replace(cycle, plan=left, held_back=(*cycle.held_back, *told))

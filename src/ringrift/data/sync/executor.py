@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Artifact, Receipt
+from ringrift.data.artifacts import Artifact, Receipt, in_batches
 from ringrift.data.config import FILES_PER_TRIP, SyncStrategy
 from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.store import games_in
@@ -59,44 +59,39 @@ class SyncProgress:
     started_s: float | None = None
     last_update_s: float | None = None
     error: str = ""
-    _node_transfers: dict[tuple[str, bool], _NodeTransferProgress] = field(default_factory=dict)
+    _transfers: dict[tuple[str, bool], _NodeTransferProgress] = field(default_factory=dict)
 
     def begin(self, plan: SyncPlan) -> None:
         """Start anew with what *plan* moves."""
-        node_transfers = (*plan.fetches, *plan.sends)
-        self.phase, self.error, self._node_transfers = "transfer", "", {}
-        self.files_total = sum(len(node_transfer.artifacts) for node_transfer in node_transfers)
-        self.bytes_total = sum(
-            each.size for node_transfer in node_transfers for each in node_transfer.artifacts
-        )
+        self.phase, self.error, self._transfers = "transfer", "", {}
+        self.files_total = sum(len(transfer.artifacts) for transfer in plan.transfers)
+        self.bytes_total = sum(each.size for transfer in plan.transfers for each in transfer.artifacts)
         self.started_s = self.last_update_s = self.runtime.now_s()
 
-    def show(self, node_transfer: NodeTransfer, now: TransferProgress) -> None:
+    def show(self, transfer: NodeTransfer, now: TransferProgress) -> None:
         """Take in how far the present call of a transfer is."""
-        self._node_transfer(node_transfer).now = now
+        self._progress_of(transfer).now = now
         self.last_update_s = self.runtime.now_s()
 
-    def call_ended(self, node_transfer: NodeTransfer, *, files: int, size: int, error: str = "") -> None:
+    def call_ended(self, transfer: NodeTransfer, *, files: int, size: int, error: str = "") -> None:
         """A call is over; *files* of *size* bytes in all were asked for, whatever became of them."""
-        known = self._node_transfer(node_transfer)
+        known = self._progress_of(transfer)
         known.files, known.bytes, known.now = known.files + files, known.bytes + size, None
         self.last_update_s, self.error = self.runtime.now_s(), error or self.error
 
     def end(self) -> None:
         self.phase = "idle"
 
-    def _node_transfer(self, node_transfer: NodeTransfer) -> _NodeTransferProgress:
-        return self._node_transfers.setdefault(
-            (node_transfer.node, node_transfer.fetch), _NodeTransferProgress()
-        )
+    def _progress_of(self, transfer: NodeTransfer) -> _NodeTransferProgress:
+        return self._transfers.setdefault((transfer.node, transfer.fetch), _NodeTransferProgress())
 
     @property
     def files_done(self) -> int:
-        return sum(node_transfer.files_done for node_transfer in self._node_transfers.values())
+        return sum(each.files_done for each in self._transfers.values())
 
     @property
     def bytes_done(self) -> int:
-        return sum(node_transfer.bytes_done for node_transfer in self._node_transfers.values())
+        return sum(each.bytes_done for each in self._transfers.values())
 
     @property
     def percent(self) -> float:
@@ -120,9 +115,7 @@ class SyncProgress:
             "is_active": self.phase != "idle",
             "current_phase": self.phase,
             "current_nodes": sorted(
-                node
-                for (node, _), node_transfer in self._node_transfers.items()
-                if node_transfer.now is not None
+                node for (node, _), progress in self._transfers.items() if progress.now is not None
             ),
             "files_done": self.files_done,
             "files_total": self.files_total,
@@ -149,7 +142,7 @@ LOCK_S = 10.0  # after which the lock of a process that died is free; a living o
 class NodeTransferResult:
     """What became of one transfer, over all its calls."""
 
-    node_transfer: NodeTransfer
+    transfer: NodeTransfer
     moved: Moved = Moved()
     broken_off: str = ""  # by an error that further files would meet, too
     unreachable: bool = False  # no transport got through to the node
@@ -157,56 +150,66 @@ class NodeTransferResult:
 
     @property
     def errors(self) -> tuple[str, ...]:
-        node, failed = self.node_transfer.node, self.moved.failed
+        node, failed = self.transfer.node, self.moved.failed
         whys = [f"{node}: {digest[:12]}: {why}" for digest, why in failed]
         return (*whys, f"{node}: {self.broken_off}") if self.broken_off else tuple(whys)
 
     @property
     def complete(self) -> bool:
-        asked = (each.digest for each in self.node_transfer.artifacts)
+        asked = (each.digest for each in self.transfer.artifacts)
         return not self.broken_off and not self.moved.failed and not self.moved.missing(asked)
 
     @property
     def files_moved(self) -> list[Artifact]:
         """Those that arrived now."""
         now = {receipt.digest for receipt in self.moved.receipts}
-        return [each for each in self.node_transfer.artifacts if each.digest in now]
+        return [each for each in self.transfer.artifacts if each.digest in now]
 
 
-@dataclass(slots=True)
-class SyncTotals:
-    """What a request has brought about so far, over all its attempts. A receipt counts once."""
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """What the transfers of a plan came to, or those of several plans, the latest last."""
 
-    receipts: dict[tuple[str, str], Receipt] = field(default_factory=dict)  # by (node, digest)
-    moved: set[tuple[str, str]] = field(default_factory=set)
-    bytes_sent: int = 0
-    games: dict[str, int] = field(default_factory=dict)  # by digest, of what moved
-    node_transfers: dict[tuple[str, bool], bool] = field(
-        default_factory=dict
-    )  # by (node, fetched): complete at last
+    transfers: tuple[NodeTransferResult, ...] = ()
 
-    def add(self, end: NodeTransferResult, bytes_sent: int) -> None:
-        """Take in what is known of a transfer so far; *bytes_sent* are those since the last time."""
-        self.bytes_sent += bytes_sent
-        for receipt in (*end.moved.receipts, *end.moved.already_there):
-            self.receipts[receipt.node, receipt.digest] = receipt
-        self.moved |= {(receipt.node, receipt.digest) for receipt in end.moved.receipts}
-        self.games |= {each.digest: games_in([each]) for each in end.files_moved}
-        self.node_transfers[end.node_transfer.node, end.node_transfer.fetch] = end.complete
+    def __add__(self, other: SyncResult) -> SyncResult:
+        return SyncResult(self.transfers + other.transfers)
 
-    def complete(self, *, fetched: bool) -> frozenset[str]:
-        """Nodes that everything went to, or came from."""
-        return frozenset(
-            node for (node, fetch), done in self.node_transfers.items() if done and fetch is fetched
-        )
+    @property
+    def errors(self) -> list[str]:
+        return [error for each in self.transfers for error in each.errors]
+
+    @property
+    def bytes_sent(self) -> int:
+        return sum(each.moved.bytes_sent for each in self.transfers)
+
+    @property
+    def moved(self) -> frozenset[tuple[str, str]]:
+        """Which files came to which nodes now: (node, digest), once each however often it was told."""
+        return _places(receipt for each in self.transfers for receipt in each.moved.receipts)
 
     @property
     def confirmed(self) -> frozenset[tuple[str, str]]:
-        return frozenset(self.receipts)
+        """Those, and those that were found there."""
+        there = _places(receipt for each in self.transfers for receipt in each.moved.already_there)
+        return self.moved | there
 
     @property
-    def files(self) -> int:
-        return len(self.moved)
+    def games(self) -> int:
+        """The games of the files that moved, of a file that went to several nodes once."""
+        cards = {card.digest: card for each in self.transfers for card in each.files_moved}
+        return games_in(cards.values())
+
+    def complete(self, *, fetched: bool) -> frozenset[str]:
+        """Nodes that everything went to, or came from, at the last attempt."""
+        last = {
+            each.transfer.node: each.complete for each in self.transfers if each.transfer.fetch is fetched
+        }
+        return frozenset(node for node, complete in last.items() if complete)
+
+
+def _places(receipts: Iterable[Receipt]) -> frozenset[tuple[str, str]]:
+    return frozenset((receipt.node, receipt.digest) for receipt in receipts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,66 +235,58 @@ class SyncExecutor:
         self._plane = plane
         self.progress = progress or SyncProgress(plane.runtime)
         self.history = SyncHistory(plane.kv, plane.runtime)
+        self._ends: list[NodeTransferResult] = []
 
-    async def carry_out(self, plan: SyncPlan, pace: SyncPace, tally: SyncTotals) -> list[NodeTransferResult]:
-        """Fetch, then send; *tally* grows with every transfer, also when the caller's time runs out."""
+    @property
+    def result(self) -> SyncResult:
+        """What the plan came to so far, also when the caller's time ran out."""
+        return SyncResult(tuple(self._ends))
+
+    async def carry_out(self, plan: SyncPlan, pace: SyncPace) -> SyncResult:
+        """Fetch, then send."""
+        self._ends = []
         self.progress.begin(plan)
         try:
-            fetched = await self._all(plan.fetches, plan.width, pace, tally)
-            lacking = _not_arrived(fetched)
-            sends = [_without(node_transfer, lacking) for node_transfer in plan.sends]
-            sent = await self._all(
-                [node_transfer for node_transfer in sends if node_transfer.artifacts], plan.width, pace, tally
-            )
+            await self._all(plan.fetches, plan.width, pace)
+            lacking = _not_arrived(self._ends)
+            sends = [_without(transfer, lacking) for transfer in plan.sends]
+            await self._all([transfer for transfer in sends if transfer.artifacts], plan.width, pace)
         finally:
             self.progress.end()
-        return [*fetched, *sent]
+        return self.result
 
-    async def _all(
-        self, node_transfers: Sequence[NodeTransfer], width: int, pace: SyncPace, tally: SyncTotals
-    ) -> list[NodeTransferResult]:
-        if not node_transfers:
-            return []
-        side_by_side = min(width, len(node_transfers))
+    async def _all(self, transfers: Sequence[NodeTransfer], width: int, pace: SyncPace) -> None:
+        if not transfers:
+            return
+        side_by_side = min(width, len(transfers))
         share = None if pace.bytes_per_s is None else pace.bytes_per_s / side_by_side
-        ends: list[NodeTransferResult] = []
+        await for_each(transfers, lambda each: self._one(each, pace, share), at_once=side_by_side)
 
-        async def one(node_transfer: NodeTransfer) -> None:
-            ends.append(await self._one(node_transfer, pace, share, tally))
-
-        await for_each(node_transfers, one, at_once=side_by_side)
-        return ends
-
-    async def _one(
-        self, node_transfer: NodeTransfer, pace: SyncPace, bytes_per_s: float | None, tally: SyncTotals
-    ) -> NodeTransferResult:
-        runtime = self._plane.runtime
+    async def _one(self, transfer: NodeTransfer, pace: SyncPace, bytes_per_s: float | None) -> None:
+        runtime, number = self._plane.runtime, len(self._ends)
         started_s, since_s = runtime.now_s(), runtime.monotonic_s()
-        end = NodeTransferResult(node_transfer=node_transfer)
-        for start in range(0, len(node_transfer.artifacts), FILES_PER_TRIP):
-            batch = node_transfer.artifacts[start : start + FILES_PER_TRIP]
-            before = end.moved.bytes_sent
-            end = await self._batch(end, batch, pace, bytes_per_s)
-            tally.add(end, end.moved.bytes_sent - before)
+        end = NodeTransferResult(transfer=transfer)
+        self._ends.append(end)
+        for batch in in_batches(transfer.artifacts, files_max=FILES_PER_TRIP):
+            end = self._ends[number] = await self._batch(end, batch, pace, bytes_per_s)
             if end.broken_off:
                 break
-        end = replace(end, seconds=runtime.monotonic_s() - since_s)
+        end = self._ends[number] = replace(end, seconds=runtime.monotonic_s() - since_s)
         await self.note(end, pace, started_s)
-        return end
 
     async def _batch(
         self, end: NodeTransferResult, batch: Sequence[Artifact], pace: SyncPace, bytes_per_s: float | None
     ) -> NodeTransferResult:
-        node_transfer, transfers = end.node_transfer, self._plane.transfers
-        move = transfers.fetch if node_transfer.fetch else transfers.send
-        node, size = self._plane.nodes[node_transfer.node], sum(each.size for each in batch)
+        transfer, ways = end.transfer, self._plane.transfers
+        move = ways.fetch if transfer.fetch else ways.send
+        node, size = self._plane.nodes[transfer.node], sum(each.size for each in batch)
 
         async def show(now: TransferProgress) -> None:
-            self.progress.show(node_transfer, now)
+            self.progress.show(transfer, now)
 
         terms = Terms(on_progress=show, read_again=pace.read_again)
         try:
-            async with self._locked(node_transfer.node, pace):
+            async with self._locked(transfer.node, pace):
                 moved = await move(
                     node,
                     batch,
@@ -301,13 +296,11 @@ class SyncExecutor:
                     avoid=pace.avoid,
                 )
         except RingRiftError as error:
-            self.progress.call_ended(node_transfer, files=len(batch), size=size, error=str(error))
-            log.warning(
-                "sync.trip_failed", node=node_transfer.node, fetch=node_transfer.fetch, error=str(error)
-            )
+            self.progress.call_ended(transfer, files=len(batch), size=size, error=str(error))
+            log.warning("sync.trip_failed", node=transfer.node, fetch=transfer.fetch, error=str(error))
             return replace(end, broken_off=str(error), unreachable=isinstance(error, NodeUnreachable))
-        self.progress.call_ended(node_transfer, files=len(batch), size=size)
-        receiver = self._plane.this.name if node_transfer.fetch else node_transfer.node
+        self.progress.call_ended(transfer, files=len(batch), size=size)
+        receiver = self._plane.this.name if transfer.fetch else transfer.node
         judged = _judged(moved, batch, receiver=receiver, read_again=pace.read_again)
         return replace(end, moved=end.moved + judged)
 
@@ -332,7 +325,7 @@ class SyncExecutor:
     async def note(self, end: NodeTransferResult, pace: SyncPace, started_s: float) -> None:
         """Keep what became of a transfer."""
         record = SyncRecord(
-            host=end.node_transfer.node,
+            host=end.transfer.node,
             by=self._plane.this.name,
             started_s=started_s,
             completed_s=self._plane.runtime.now_s(),
@@ -343,7 +336,7 @@ class SyncExecutor:
             bytes_transferred=end.moved.bytes_sent,
             error="; ".join(end.errors)[:500],
         )
-        await self.history.add(record)
+        await self.history.add(record, at_s=record.completed_s)
 
 
 def _judged(moved: Moved, batch: Sequence[Artifact], *, receiver: str, read_again: bool) -> Moved:
@@ -369,25 +362,23 @@ def _judged(moved: Moved, batch: Sequence[Artifact], *, receiver: str, read_agai
 def _not_arrived(ends: Iterable[NodeTransferResult]) -> frozenset[str]:
     """Files that were to be fetched and are still not here."""
     here = frozenset(digest for end in ends for digest in end.moved.arrived)
-    return frozenset(each.digest for end in ends for each in end.node_transfer.artifacts) - here
+    return frozenset(each.digest for end in ends for each in end.transfer.artifacts) - here
 
 
-def _without(node_transfer: NodeTransfer, digests: frozenset[str]) -> NodeTransfer:
-    kept = tuple(each for each in node_transfer.artifacts if each.digest not in digests)
-    return NodeTransfer(
-        node=node_transfer.node, artifacts=kept, fetch=node_transfer.fetch, reason=node_transfer.reason
-    )
+def _without(transfer: NodeTransfer, digests: frozenset[str]) -> NodeTransfer:
+    kept = tuple(each for each in transfer.artifacts if each.digest not in digests)
+    return replace(transfer, artifacts=kept)
 
 
-async def record_ends(plane: DataPlane, part: str, ends: Iterable[NodeTransferResult], **facts: Any) -> None:
+async def record_result(plane: DataPlane, part: str, result: SyncResult, **facts: Any) -> None:
     """Write down what was decided, and what came of it."""
-    for end in ends:
+    for end in result.transfers:
         await plane.decisions.record(
             part,
-            "fetch" if end.node_transfer.fetch else "send",
-            end.node_transfer.reason,
-            peer=end.node_transfer.node,
-            files=len(end.node_transfer.artifacts),
+            "fetch" if end.transfer.fetch else "send",
+            end.transfer.reason,
+            peer=end.transfer.node,
+            files=len(end.transfer.artifacts),
             arrived=len(end.moved.receipts),
             errors=list(end.errors[:3]),
             **facts,
@@ -395,17 +386,6 @@ async def record_ends(plane: DataPlane, part: str, ends: Iterable[NodeTransferRe
 
 
 # What others are told of a sync: counts come from the receipts of the response.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PrioritySync:
-    """A priority sync and what came of it."""
-
-    reason: str
-    node: str
-    config_key: str
-    data_type: str
-    response: SyncResponse
 
 
 class SyncAnnouncer:
@@ -417,25 +397,17 @@ class SyncAnnouncer:
     async def publish(self, event: str, payload: dict[str, Any]) -> None:
         await self._router().publish(event, payload=payload, source=self._source)
 
-    async def started(self, plane: DataPlane, request: SyncRequest, targets: Sequence[str]) -> None:
+    async def started(
+        self, plane: DataPlane, plan: SyncPlan, *, by: str, data_type: str = "all", reason: str = ""
+    ) -> None:
         payload = {
             "node_id": plane.this.name,
-            "sync_type": "facade",
-            "data_type": request.data_type,
-            "targets": list(targets),
+            "sync_type": by,
+            "data_type": data_type,
+            "targets": plan.nodes,
         }
-        await self.publish("DATA_SYNC_STARTED", payload)
-
-    async def cycle_started(self, plane: DataPlane, cycle: CyclePlan, *, reasons: Sequence[str]) -> None:
-        node_transfers = (*cycle.plan.fetches, *cycle.plan.sends)
-        payload = {
-            "node_id": plane.this.name,
-            "sync_type": str(cycle.strategy),
-            "data_type": "all",
-            "targets": list(dict.fromkeys(node_transfer.node for node_transfer in node_transfers)),
-        }
-        if reasons:
-            payload["reason"] = reasons[0]
+        if reason:
+            payload["reason"] = reason
         await self.publish("DATA_SYNC_STARTED", payload)
 
     async def ended(self, plane: DataPlane, request: SyncRequest, response: SyncResponse) -> None:
@@ -457,44 +429,39 @@ class SyncAnnouncer:
         }
         await self.publish("DATA_SYNC_COMPLETED", payload)
 
-    async def priority(self, outcome: PrioritySync) -> None:
-        response = outcome.response
-        payload: dict[str, Any] = {"config_key": outcome.config_key, "source_node": outcome.node}
+    async def priority(self, response: SyncResponse, *, node: str, config_key: str) -> None:
+        payload: dict[str, Any] = {"config_key": config_key, "source_node": node}
         if response.success:
             games = response.details["games_synced"]
             await self.publish("PRIORITY_SYNC_COMPLETED", {**payload, "games_synced": games})
         else:
             await self.publish("PRIORITY_SYNC_FAILED", {**payload, "errors": list(response.errors)})
 
-    async def orphans(self, outcome: PrioritySync) -> None:
+    async def orphans(self, response: SyncResponse, *, node: str) -> None:
         """Files that nobody else had are in safety; they are counted by their receipts."""
         payload = {
-            "node_id": outcome.node,
-            "registered_count": outcome.response.details["files_moved"],
-            "registered_paths": list(outcome.response.details["digests_moved"]),
-            "games_recovered": outcome.response.details["games_synced"],
+            "node_id": node,
+            "registered_count": response.details["files_moved"],
+            "registered_paths": list(response.details["digests_moved"]),
+            "games_recovered": response.details["games_synced"],
         }
         await self.publish("ORPHAN_GAMES_REGISTERED", payload)
 
 
 async def tell_cycle(
-    announcer: SyncAnnouncer,
-    plane: DataPlane,
-    cycle: CyclePlan,
-    ends: Sequence[NodeTransferResult],
-    tally: SyncTotals,
+    announcer: SyncAnnouncer, plane: DataPlane, cycle: CyclePlan, result: SyncResult
 ) -> None:
     """Tell what a cycle brought where. A cycle that failed in part did bring the rest."""
-    errors = [error for end in ends for error in end.errors]
-    sent = [end for end in ends if not end.node_transfer.fetch and end.moved.receipts]
-    nodes = [end.node_transfer.node for end in ends]
-    if tally.files:
+    ends, errors = result.transfers, result.errors
+    sent = [end for end in ends if not end.transfer.fetch and end.moved.receipts]
+    nodes = [end.transfer.node for end in ends]
+    if files := len(result.moved):
         payload = {
             "node_id": plane.this.name,
             "sync_type": str(cycle.strategy),
-            "games_synced": sum(tally.games.values()),
-            "files_synced": tally.files,
-            "bytes_transferred": tally.bytes_sent,
+            "games_synced": result.games,
+            "files_synced": files,
+            "bytes_transferred": result.bytes_sent,
             "duration_seconds": max((end.seconds for end in ends), default=0.0),
             "targets": nodes,
         }
@@ -506,7 +473,7 @@ async def tell_cycle(
         payload = {
             "node_id": plane.this.name,
             "games_pushed": sum(games_in(end.files_moved) for end in sent),
-            "target_nodes": [end.node_transfer.node for end in sent],
+            "target_nodes": [end.transfer.node for end in sent],
             "is_ephemeral": plane.this.ephemeral,
         }
         await announcer.publish("GAME_SYNCED", payload)
@@ -519,7 +486,7 @@ async def _tell_landed(
     """Games that came to this node are new here."""
     landed: Counter[str] = Counter()
     for end in ends:
-        if end.node_transfer.fetch:
+        if end.transfer.fetch:
             for artifact in end.files_moved:
                 landed[artifact.config] += games_in([artifact])
     for config, games in sorted(landed.items()):

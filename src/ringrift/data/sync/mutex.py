@@ -12,20 +12,18 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import structlog
 
-from ringrift.data.kv_records import kv_of
+from ringrift.data.kv_records import StoreHandle, StoreParts
 from ringrift.engine.blocking import blocking, run_blocking
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_changed, lease_holder
-from ringrift.engine.ports import KeyValue
 from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, LeaseLost, RingRiftError
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process_identity import is_alive, own_start_s
-from ringrift.runtime import Runtime, system_runtime
 from ringrift.task_owner import TaskOwner
 
 __all__ = ["SyncLock", "SyncLockInfo", "SyncLocks", "lock_name"]
@@ -65,24 +63,22 @@ class _Held:
         return (self.lease,) if self.slot is None else (self.lease, self.slot)
 
 
-class SyncLocks:
+class SyncLocks(StoreHandle):
     """The locks of one process. The plain calls block; inside a loop use those on `_async`."""
 
     def __init__(
         self,
         db_path: Path | str | None = None,
         *,
-        kv: KeyValue | None = None,
-        runtime: Runtime | None = None,
         max_global: int,
         router: UnifiedEventRouter | None = None,
+        **parts: Unpack[StoreParts],
     ) -> None:
-        """On the engine of this process, or at a path; *router* is told of each wait in vain."""
-        self.max_global = max_global
-        if self.max_global < 1:
+        """*router* is told of each wait in vain."""
+        if max_global < 1:
             raise ConfigError("at least one sync must be allowed at a time")
-        self._kv, self._runtime = kv_of(db_path, kv), runtime or system_runtime()
-        self.router = router
+        super().__init__(db_path, **parts)
+        self.max_global, self.router = max_global, router
         self._infos = KvRecords(self._kv, PREFIX, SyncLockInfo)
         self._held: dict[str, _Held] = {}
         self._began_s = own_start_s()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -14,8 +14,8 @@ from ringrift.data.sync.plan import (
     NodeTransfer,
     SyncPlan,
     best,
+    fetches_of,
     neighbour_score,
-    sources_of,
     target_score,
 )
 from ringrift.errors import ConfigError
@@ -147,6 +147,7 @@ class SyncResponse:
 
 
 _BROADCAST_NODES = 8
+_MISSING = "missing here"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,36 +157,34 @@ class RequestLeft:
     request: SyncRequest
     confirmed: frozenset[tuple[str, str]] = field(default_factory=frozenset)  # (node, digest)
 
-    def open_at(self, cluster_view: ClusterView, node: str, artifacts: Iterable[Artifact]) -> list[Artifact]:
+    def open_at(self, cluster: ClusterView, node: str, artifacts: Iterable[Artifact]) -> list[Artifact]:
         """What *node* is still to be given: what it lacks, or all that it has not confirmed yet."""
         if not self.request.require_confirmation:
-            return cluster_view.view.missing_at(node, artifacts)
+            return cluster.view.missing_at(node, artifacts)
         return [each for each in artifacts if (node, each.digest) not in self.confirmed]
 
 
-def plan_request(cluster_view: ClusterView, left: RequestLeft, backend: SyncBackend) -> SyncPlan:
+def plan_request(cluster: ClusterView, left: RequestLeft, backend: SyncBackend) -> SyncPlan:
     """Decide what *backend* would do now."""
-    request, here = left.request, cluster_view.this.name
-    wanted = [each for each in cluster_view.view.artifacts.values() if request.wants(each)]
+    request, here = left.request, cluster.this.name
+    wanted = [each for each in cluster.view.artifacts.values() if request.wants(each)]
     wanted.sort(key=lambda each: (each.created_s, each.digest))
     if request.source_node is not None and request.source_node != here:
-        return _plan_from(cluster_view, wanted, request.source_node, request)
-    targets, refused, blocked = _targets(cluster_view, request)
+        return _plan_from(cluster, wanted, request.source_node, request)
+    targets, refused, blocked = _targets(cluster, request)
     shape = _SHAPES[backend]
-    chosen = shape.choose(cluster_view, request, [node for node in targets if node.name != here])
-    plan = _plan_to(cluster_view, left, wanted, chosen, shape)
+    chosen = shape.choose(cluster, request, [node for node in targets if node.name != here])
+    plan = _plan_to(cluster, left, wanted, chosen, shape)
     if here in request.explicit_targets:
-        plan = _with_fetches(
-            plan, _fetches(cluster_view, cluster_view.view.missing_at(here, wanted), cluster_view.this)
-        )
+        missing = cluster.view.missing_at(here, wanted)  # with what is fetched only to go on
+        plan = replace(plan, fetches=fetches_of(cluster, missing, _MISSING))
     if not wanted and (request.explicit_targets or request.require_confirmation):
         refused += [f"{node.name}: {_nothing_of(request)}" for node in chosen]
     notes = list(plan.notes)
     if not chosen and here not in request.explicit_targets and not refused:
-        notes.append(_why_nobody(cluster_view, request, blocked))
-    return SyncPlan(
-        fetches=plan.fetches,
-        sends=plan.sends,
+        notes.append(_why_nobody(cluster, request, blocked))
+    return replace(
+        plan,
         width=shape.width,
         refused=tuple(refused),
         blocked=tuple(blocked),
@@ -210,33 +209,31 @@ def _nothing_of(request: SyncRequest) -> str:
 # --- who ----------------------------------------------------------------------------------------------
 
 
-def _targets(cluster_view: ClusterView, request: SyncRequest) -> tuple[list[DataNode], list[str], list[str]]:
+def _targets(cluster: ClusterView, request: SyncRequest) -> tuple[list[DataNode], list[str], list[str]]:
     """The nodes to serve, and why others are not."""
     named = request.explicit_targets
     targets: list[DataNode] = []
     refused: list[str] = []
     blocked: list[str] = []
-    for name in named or tuple(node.name for node in cluster_view.nodes.all()):
-        if name not in cluster_view.nodes:
+    for name in named or tuple(node.name for node in cluster.nodes.all()):
+        if name not in cluster.nodes:
             refused.append(f"{name}: no node is called that")
             continue
-        node = cluster_view.nodes[name]
-        if name in request.exclude_nodes or (
-            not named and (name == cluster_view.this.name or node.is_archive)
-        ):
+        node = cluster.nodes[name]
+        if name in request.exclude_nodes or (not named and (name == cluster.this.name or node.is_archive)):
             continue  # archives are served by backups, and by sync only when they are named
-        unfit = "" if name == cluster_view.this.name else cluster_view.unfit(node, request.data_type)
+        unfit = "" if name == cluster.this.name else cluster.unfit(node, request.data_type)
         if unfit:
             refused += [f"{name}: {unfit}"] if named else []
-        elif name != cluster_view.this.name and (why := cluster_view.blocked(node, request.data_type)):
+        elif name != cluster.this.name and (why := cluster.blocked(node, request.data_type)):
             blocked.append(f"{name}: {why}")
         else:
             targets.append(node)
     return targets, refused, blocked
 
 
-def _why_nobody(cluster_view: ClusterView, request: SyncRequest, blocked: Sequence[str]) -> str:
-    others = cluster_view.nodes.others()
+def _why_nobody(cluster: ClusterView, request: SyncRequest, blocked: Sequence[str]) -> str:
+    others = cluster.nodes.others()
     if not others:
         return "this is the only node; there is nowhere to bring anything"
     if blocked:
@@ -244,7 +241,7 @@ def _why_nobody(cluster_view: ClusterView, request: SyncRequest, blocked: Sequen
     why = [
         f"{node.name}: " + ("excluded" if node.name in request.exclude_nodes else unfit)
         for node in others
-        if (unfit := cluster_view.unfit(node, request.data_type)) or node.name in request.exclude_nodes
+        if (unfit := cluster.unfit(node, request.data_type)) or node.name in request.exclude_nodes
     ]
     return f"no other node takes {request.data_type}: {'; '.join(why)}"
 
@@ -252,19 +249,19 @@ def _why_nobody(cluster_view: ClusterView, request: SyncRequest, blocked: Sequen
 Choose = Callable[[ClusterView, SyncRequest, list[DataNode]], list[DataNode]]
 
 
-def _all_of_them(_picture: ClusterView, _request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
+def _all_of_them(_cluster: ClusterView, _request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
     return targets
 
 
-def _by_score(cluster_view: ClusterView, request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
-    return best(cluster_view, targets, lambda p, node: target_score(p, node, request.data_type), len(targets))
+def _by_score(cluster: ClusterView, request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
+    return best(cluster, targets, lambda p, node: target_score(p, node, request.data_type), len(targets))
 
 
-def _safest(cluster_view: ClusterView, request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
+def _safest(cluster: ClusterView, request: SyncRequest, targets: list[DataNode]) -> list[DataNode]:
     """A few nodes that stay; if there are none, whichever there are."""
     staying = [node for node in targets if not node.ephemeral] or targets
     count = len(staying) if request.explicit_targets else NEIGHBOURS
-    return best(cluster_view, staying, neighbour_score, count)
+    return best(cluster, staying, neighbour_score, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,49 +287,47 @@ _SHAPES = {
 
 
 def _plan_to(
-    cluster_view: ClusterView,
+    cluster: ClusterView,
     left: RequestLeft,
     wanted: Sequence[Artifact],
     targets: Sequence[DataNode],
     shape: _Shape,
 ) -> SyncPlan:
-    view, here = cluster_view.view, cluster_view.this.name
+    view, here = cluster.view, cluster.this.name
     held = [each for each in wanted if view.is_at(each.digest, here)]
     absent = [each for each in wanted if not view.is_at(each.digest, here)]
-    fetches: list[NodeTransfer] = []
+    fetches: tuple[NodeTransfer, ...] = ()
     if shape.relays and targets:
-        asked = [each for each in absent if any(left.open_at(cluster_view, n.name, [each]) for n in targets)]
-        fetches = _fetches(cluster_view, asked, cluster_view.this)
-        held += [each for node_transfer in fetches for each in node_transfer.artifacts]
+        asked = [each for each in absent if any(left.open_at(cluster, n.name, [each]) for n in targets)]
+        fetches = fetches_of(cluster, asked, _MISSING)
+        held += [each for transfer in fetches for each in transfer.artifacts]
     held.sort(key=lambda each: (each.created_s, each.digest), reverse=shape.newest_first)
     sends, up_to_date = [], []
     for node in targets:
-        fits = cluster_view.takes if left.request.explicit_targets else cluster_view.wants
+        fits = cluster.takes if left.request.explicit_targets else cluster.wants
         takes = [each for each in held if fits(node, each)]
-        if files := left.open_at(cluster_view, node.name, takes):
+        if files := left.open_at(cluster, node.name, takes):
             sends.append(NodeTransfer(node=node.name, artifacts=tuple(files), reason="asked for"))
         else:
             up_to_date.append(node.name)
-    elsewhere = len(absent) - sum(len(node_transfer.artifacts) for node_transfer in fetches)
+    elsewhere = len(absent) - sum(len(transfer.artifacts) for transfer in fetches)
     notes = (
         [f"{elsewhere} matching files are on other nodes only and did not go from here"] if elsewhere else []
     )
-    return SyncPlan(
-        fetches=tuple(fetches), sends=tuple(sends), up_to_date=tuple(up_to_date), notes=tuple(notes)
-    )
+    return SyncPlan(fetches=fetches, sends=tuple(sends), up_to_date=tuple(up_to_date), notes=tuple(notes))
 
 
 def _plan_from(
-    cluster_view: ClusterView, wanted: Sequence[Artifact], source: str, request: SyncRequest
+    cluster: ClusterView, wanted: Sequence[Artifact], source: str, request: SyncRequest
 ) -> SyncPlan:
     """Bring to this node what *source* holds and this node lacks."""
-    if source not in cluster_view.nodes:
+    if source not in cluster.nodes:
         return SyncPlan(refused=(f"{source}: no node is called that",))
-    node = cluster_view.nodes[source]
+    node = cluster.nodes[source]
     if not node.active:
         return SyncPlan(refused=(f"{source}: its status is {node.status!r}",))
-    there = [each for each in wanted if cluster_view.view.is_at(each.digest, source)]
-    files = cluster_view.view.missing_at(cluster_view.this.name, there)
+    there = [each for each in wanted if cluster.view.is_at(each.digest, source)]
+    files = cluster.view.missing_at(cluster.this.name, there)
     if files:
         return SyncPlan(
             fetches=(NodeTransfer(node=source, artifacts=tuple(files), fetch=True, reason="its data"),)
@@ -344,32 +339,3 @@ def _plan_from(
         refusal = f"{source}: nothing was brought or confirmed: {note}"
         return SyncPlan(refused=(refusal,), not_known=(source,))
     return SyncPlan(not_known=(source,), notes=(note,))
-
-
-def _fetches(
-    cluster_view: ClusterView, artifacts: Iterable[Artifact], target: DataNode
-) -> list[NodeTransfer]:
-    """Group files by the node that they are best fetched from; those that nobody holds are left out."""
-    by_source: dict[str, list[Artifact]] = {}
-    for artifact in artifacts:
-        if sources := sources_of(cluster_view, artifact, target):
-            by_source.setdefault(sources[0].name, []).append(artifact)
-    return [
-        NodeTransfer(node=name, artifacts=tuple(files), fetch=True, reason="missing here")
-        for name, files in by_source.items()
-    ]
-
-
-def _with_fetches(plan: SyncPlan, fetches: Sequence[NodeTransfer]) -> SyncPlan:
-    merged = {node_transfer.node: list(node_transfer.artifacts) for node_transfer in plan.fetches}
-    for node_transfer in fetches:
-        known = {each.digest for each in merged.get(node_transfer.node, [])}
-        merged.setdefault(node_transfer.node, []).extend(
-            each for each in node_transfer.artifacts if each.digest not in known
-        )
-    node_transfers = [
-        NodeTransfer(node=node, artifacts=tuple(files), fetch=True) for node, files in merged.items()
-    ]
-    return SyncPlan(
-        fetches=tuple(node_transfers), sends=plan.sends, up_to_date=plan.up_to_date, notes=plan.notes
-    )

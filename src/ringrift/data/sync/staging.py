@@ -15,8 +15,8 @@ from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.config import DataNodes, read_sync_config
 from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
 from ringrift.data.sync.cluster_view import ClusterView, NodeReportCollector, read_cluster_view
-from ringrift.data.sync.executor import SyncExecutor, SyncPace, SyncTotals, record_ends
-from ringrift.data.sync.plan import NodeTransfer, SyncPlan, sources_of
+from ringrift.data.sync.executor import SyncExecutor, SyncPace, record_result
+from ringrift.data.sync.plan import NodeTransfer, SyncPlan, fetches_of
 from ringrift.engine.ports import WorkItem
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
@@ -59,24 +59,22 @@ def needs_of_running(items: Iterable[WorkItem], nodes: DataNodes) -> list[Stagin
     return found
 
 
-def needs_of_waiting(items: Iterable[WorkItem], cluster_view: ClusterView) -> list[StagingNeed]:
+def needs_of_waiting(items: Iterable[WorkItem], cluster: ClusterView) -> list[StagingNeed]:
     """What waiting trainings will need: on every node that trains, since any of them may take it."""
-    trainers = [
-        node.name for node in cluster_view.nodes.all() if node.active and cluster_view.is_training(node)
-    ]
+    trainers = [node.name for node in cluster.nodes.all() if node.active and cluster.is_training(node)]
     waiting = [item for item in items if item.kind == TRAIN]
     return [_need(item, node, f"training {item.id} may run there") for item in waiting for node in trainers]
 
 
-def needs_of_refused(items: Iterable[WorkItem], cluster_view: ClusterView) -> list[StagingNeed]:
+def needs_of_refused(items: Iterable[WorkItem], cluster: ClusterView) -> list[StagingNeed]:
     """What work of any kind will miss here: inputs that this node gave up, or that a worker found lacking.
 
     A worker gives an item back when an input is not on its node; without this it would do so for ever.
     """
-    this, found = cluster_view.this.name, []
+    this, found = cluster.this.name, []
     for item in items:
         need = _need(item, this, f"{item.kind} {item.id} reads it")
-        gone = any(this in cluster_view.given_up.get(digest, ()) for digest in need.digests)
+        gone = any(this in cluster.given_up.get(digest, ()) for digest in need.digests)
         if need.digests and (item.attempts or gone):
             found.append(need)
     return found
@@ -90,54 +88,39 @@ def _need(item: WorkItem, node: str, why: str) -> StagingNeed:
     return StagingNeed(node=node, config=order.config, digests=tuple(order.inputs.values()), why=why)
 
 
-def plan_staging(cluster_view: ClusterView, needs: Sequence[StagingNeed]) -> SyncPlan:
+def plan_staging(cluster: ClusterView, needs: Sequence[StagingNeed]) -> SyncPlan:
     """Send what this node has to who needs it, fetch what this node needs; each file once per node."""
     wanted: dict[str, dict[str, Artifact]] = {}
     why: dict[str, str] = {}
     for need in needs:
-        if need.node not in cluster_view.nodes:
+        if need.node not in cluster.nodes:
             continue
         why.setdefault(need.node, need.why)
-        files = _files(cluster_view, need)
-        lacking = cluster_view.view.missing_at(need.node, files)
+        files = _files(cluster, need)
+        lacking = cluster.view.missing_at(need.node, files)
         wanted.setdefault(need.node, {}).update({each.digest: each for each in lacking})
-    fetches, sends, blocked = [], [], []
+    fetches, sends, blocked = list[NodeTransfer](), [], []
     for name, files_by_digest in wanted.items():
         files = list(files_by_digest.values())
-        node = cluster_view.nodes[name]
+        node = cluster.nodes[name]
         if not files:
             continue
-        if name == cluster_view.this.name:
-            fetches += _fetches(cluster_view, files, why[name])
-        elif reason := cluster_view.unfit(node, "all") or cluster_view.blocked(node, "all"):
+        if name == cluster.this.name:
+            fetches += fetches_of(cluster, files, why[name])
+        elif reason := cluster.unfit(node, "all") or cluster.blocked(node, "all"):
             blocked.append(f"{name}: {reason}")
-        elif held := [each for each in files if cluster_view.view.is_at(each.digest, cluster_view.this.name)]:
+        elif held := [each for each in files if cluster.view.is_at(each.digest, cluster.this.name)]:
             sends.append(NodeTransfer(node=name, artifacts=tuple(held), reason=why[name]))
     return SyncPlan(fetches=tuple(fetches), sends=tuple(sends), blocked=tuple(blocked))
 
 
-def _files(cluster_view: ClusterView, need: StagingNeed) -> list[Artifact]:
+def _files(cluster: ClusterView, need: StagingNeed) -> list[Artifact]:
     """The files of the order; without any, the newest samples of the config."""
-    named = [
-        cluster_view.view.artifacts[digest]
-        for digest in need.digests
-        if digest in cluster_view.view.artifacts
-    ]
+    named = [cluster.view.artifacts[digest] for digest in need.digests if digest in cluster.view.artifacts]
     if need.digests:
         return named
-    samples = [each for each in cluster_view.view.of_kinds(kinds_of("npz")) if each.config == need.config]
+    samples = [each for each in cluster.view.of_kinds(kinds_of("npz")) if each.config == need.config]
     return samples[-1:]
-
-
-def _fetches(cluster_view: ClusterView, files: Iterable[Artifact], why: str) -> list[NodeTransfer]:
-    by_source: dict[str, list[Artifact]] = {}
-    for artifact in files:
-        if sources := sources_of(cluster_view, artifact, cluster_view.this):
-            by_source.setdefault(sources[0].name, []).append(artifact)
-    return [
-        NodeTransfer(node=source, artifacts=tuple(found), fetch=True, reason=why)
-        for source, found in by_source.items()
-    ]
 
 
 class StagingDaemon(WakingDaemon):
@@ -178,25 +161,24 @@ class StagingDaemon(WakingDaemon):
     async def _run_cycle(self) -> None:
         plane = await self._opened()
         config = read_sync_config(plane.settings.sync)
-        cluster_view = await read_cluster_view(plane, config, reports=self._reports.reports(plane.runtime))
+        cluster = await read_cluster_view(plane, config, reports=self._reports.reports(plane.runtime))
         heard, self._heard = list(self._heard.values()), {}
-        plan = plan_staging(cluster_view, [*await self._needs(plane, cluster_view), *heard])
+        plan = plan_staging(cluster, [*await self._needs(plane, cluster), *heard])
         self.last_errors = plan.blocked
         if plan.is_empty:
             return
-        tally = SyncTotals()
-        ends = await SyncExecutor(plane).carry_out(plan, SyncPace(priority="high"), tally)
-        self.staged_files += tally.files
-        self.last_errors = (*plan.blocked, *(error for end in ends for error in end.errors))
-        await record_ends(plane, "staging", ends)
+        result = await SyncExecutor(plane).carry_out(plan, SyncPace(priority="high"))
+        self.staged_files += len(result.moved)
+        self.last_errors = (*plan.blocked, *result.errors)
+        await record_result(plane, "staging", result)
 
-    async def _needs(self, plane: DataPlane, cluster_view: ClusterView) -> list[StagingNeed]:
+    async def _needs(self, plane: DataPlane, cluster: ClusterView) -> list[StagingNeed]:
         waiting = await plane.queue.ready(limit=_ITEMS_MAX)
         if self.trigger == WAITING:
-            return needs_of_waiting(waiting, cluster_view)
+            return needs_of_waiting(waiting, cluster)
         waiting += await plane.queue.delayed(limit=_ITEMS_MAX)  # given back by a worker, until its next try
         running = needs_of_running(await plane.queue.claimed(limit=_ITEMS_MAX), plane.nodes)
-        return [*running, *needs_of_refused(waiting, cluster_view)]
+        return [*running, *needs_of_refused(waiting, cluster)]
 
     @reported
     def get_status(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import importlib
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-import msgspec
+from msgspec.structs import replace
 
 from ringrift.data.artifacts import Artifact
 from ringrift.data.backup.archive import (
@@ -29,7 +29,7 @@ from ringrift.data.backup.archive import (
 )
 from ringrift.data.config import DataNode, has_bucket, has_drive
 from ringrift.data.transfer.contract import Moved, Terms, TransferCall, TransferFailed
-from ringrift.data.transfer.receiving import Landed, Landing, Piece
+from ringrift.data.transfer.receiving import Landing, Piece
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.runtime import Runtime
 
@@ -180,7 +180,7 @@ class ArchiveTransport:
 
     def _verified_now(self, card: ArchivedFile) -> ArchivedFile:
         node, now_s = self._landing.intake.node, self._runtime.now_s()
-        return msgspec.structs.replace(card, verified_s=now_s, verified_by=node)
+        return replace(card, verified_s=now_s, verified_by=node)
 
     # --- back -----------------------------------------------------------------------------------------
 
@@ -191,7 +191,7 @@ class ArchiveTransport:
             return
         look = await asyncio.to_thread(self._landing.look, {card.digest: card.size})
         have, start = look.offsets.get(card.digest, 0), 0
-        landed = Landed()
+        landed = Moved()
         for part in known.parts:
             begin, start = start, start + part.size
             if start <= have and start != card.size:
@@ -209,12 +209,10 @@ class ArchiveTransport:
         if landed.corrupted and have:
             await self._fetch_one(way, card)  # what an earlier attempt left was wrong, and is gone
             return
-        way.call.arrived(landed.receipts)
-        way.call.fail(landed.failed, corrupted=landed.corrupted)
+        way.call.took(landed)
 
-    async def _land(self, known: ArchivedFile, part: ArchivePart, offset: int, content: bytes) -> Landed:
-        def work() -> Landed:
-            landed = Landed()
+    async def _land(self, known: ArchivedFile, part: ArchivePart, offset: int, content: bytes) -> Moved:
+        def work() -> Moved:
             expected = part.sha256 if len(content) == part.size else hash_of_part(content)
             piece = Piece(
                 digest=known.artifact.digest,
@@ -223,8 +221,7 @@ class ArchiveTransport:
                 sha256=expected,
                 data=content,
             )
-            self._landing.take(piece, landed)
-            return landed
+            return self._landing.take([piece])
 
         return await asyncio.to_thread(work)
 

@@ -39,6 +39,7 @@ T = TypeVar("T")
 HASH_BYTES = 32
 _NOT_INSIDE_THE_KERNEL = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 _BUSY_S = 5.0
+_WAIT_S = 30.0  # for a buffer
 _LISTS_MAX = 64  # in memory
 _ASKED_AT_ONCE = 500  # SQLite takes a bounded number of parameters
 _SCHEMA = """
@@ -88,22 +89,29 @@ def hash_of(content: bytes | bytearray | memoryview) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-class SpareBuffers:
-    """Buffers of one chunk, as many as are used at the same time."""
+class Buffers:
+    """Buffers of one chunk: as many as are used at the same time, or *count* of which each has its turn."""
 
-    def __init__(self) -> None:
-        self._spare: queue.LifoQueue[memoryview] = queue.LifoQueue()
+    def __init__(self, count: int | None = None, *, wait_s: float = _WAIT_S) -> None:
+        self._free: queue.LifoQueue[memoryview | None] = queue.LifoQueue()
+        self._is_bounded, self._wait_s = count is not None, wait_s
+        for _ in range(count or 0):
+            self._free.put(None)  # made on first use
 
     @contextmanager
     def borrow(self) -> Iterator[memoryview]:
+        """Use a buffer; `Unavailable` if there are no more than so many, and none gets free in time."""
         try:
-            buffer = self._spare.get_nowait()
+            buffer = self._free.get(block=self._is_bounded, timeout=self._wait_s)
         except queue.Empty:
-            buffer = memoryview(bytearray(CHUNK_BYTES))
+            if self._is_bounded:
+                raise Unavailable("all buffers are in use", retry_after_s=5.0) from None
+            buffer = None
+        buffer = buffer or memoryview(bytearray(CHUNK_BYTES))
         try:
             yield buffer
         finally:
-            self._spare.put(buffer)
+            self._free.put(buffer)
 
 
 class ChunkIndex:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol, TypedDict, TypeVar
@@ -67,8 +67,11 @@ class TransferProgress:
     in_transit: bool = False  # bytes are on a line that somebody else watches; it is not known how many came
 
 
-async def _nobody_looks(progress: TransferProgress) -> None:
-    """TransferProgress that nobody asked for."""
+OnProgress = Callable[[TransferProgress], Awaitable[None]]
+
+
+async def nobody_looks(progress: TransferProgress) -> None:
+    """Nobody asked for the progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +80,15 @@ class Terms:
 
     pace: Pace = field(default_factory=Unpaced)
     timeout_s: float = 600.0  # without any progress, not in all
-    on_progress: Callable[[TransferProgress], Awaitable[None]] = _nobody_looks
+    on_progress: OnProgress = nobody_looks
     read_again: bool = False  # the receiver hashes what it has already, now, before it says so
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What became of some files. Those that failed are named with the reason; the others arrived.
 
-    A request over HTTP is answered by one, a transport and the transfer service return one for each call, and
-    whoever makes several calls adds them up.
+    A receiver says one of what it took in, over HTTP as it is; a transport and the transfer service return
+    one for each call, and whoever makes several calls adds them up.
     """
 
     receipts: tuple[Receipt, ...] = ()
@@ -94,6 +97,12 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     corrupted: frozenset[str] = frozenset()  # of the failed: those whose bytes arrived, and were wrong
     lacking: frozenset[str] = frozenset()  # of the failed: those that the other node said it does not have
     bytes_sent: int = 0  # that crossed the line, without those of chunks the receiver had
+    offsets: dict[str, int] = {}  # how far files have come of which the receiver has the beginning
+
+    @classmethod
+    def wrong(cls, digest: str, why: str) -> Moved:
+        """One file, whose bytes came and were wrong."""
+        return cls(failed=((digest, why),), corrupted=frozenset({digest}))
 
     @property
     def arrived(self) -> frozenset[str]:
@@ -106,6 +115,9 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {digest: whys.get(digest, NO_RECEIPT) for digest in asked if digest not in arrived}
 
     def __add__(self, other: Moved) -> Moved:
+        """Both, one after the other: what *other* says of a file replaces how far it had come before."""
+        told = other.arrived.union(digest for digest, _ in other.failed) if self.offsets else ()
+        begun = {digest: offset for digest, offset in self.offsets.items() if digest not in told}
         return Moved(
             receipts=self.receipts + other.receipts,
             already_there=self.already_there + other.already_there,
@@ -113,7 +125,20 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             corrupted=self.corrupted | other.corrupted,
             lacking=self.lacking | other.lacking,
             bytes_sent=self.bytes_sent + other.bytes_sent,
+            offsets=begun | other.offsets,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileResult:
+    """What became of one file on its way to one node. With that node's receipt it arrived, without not."""
+
+    receipt: Receipt | None = None
+    was_there: bool = False  # verified there before; no byte of it went
+    why: str = ""  # it did not arrive
+    wrong: str = ""  # what was wrong with bytes that came, if that was so at least once
+    lacking: bool = False  # the other node said that it does not have it
+    method: str = ""  # the transport that brought it, or found it there
 
 
 class Transport(Protocol):
@@ -203,6 +228,8 @@ T = TypeVar("T")
 BATCH_FILES_MAX = 2_000
 BATCH_BYTES_MAX = 2 << 30
 READ_BYTES_PER_S = 20e6  # of a slow disk that a receiver hashes a file from
+READ_AT_ONCE = 256 << 20  # that it hashes for one answer
+ASKED_AT_ONCE = 10_000  # files, of which it says what it has
 _STILL_HERE_S = 5.0
 
 
@@ -233,39 +260,46 @@ class TransferCall:
         self.bytes_sent = 0
         self._bytes_closed = self._bytes_shown = self._files_shown = 0
         self._reached: dict[str, int] = {}  # bytes of open files
-        self._receipts: list[Receipt] = []
-        self._already: list[Receipt] = []
-        self._failed: dict[str, str] = {}
-        self._corrupted: dict[str, str] = {}
-        self._lacking: set[str] = set()
+        self._results: dict[str, FileResult] = {}  # of an open file: what is known of it so far
 
     def sizes(self) -> dict[str, int]:
         return {digest: card.size for digest, card in self.open.items()}
 
     def found(self, receipts: Iterable[Receipt]) -> None:
         """These were there before."""
-        self._already += self._closed(receipts)
+        self._came(receipts, was_there=True)
+
+    def arrived(self, receipts: Iterable[Receipt]) -> None:
+        self._came(receipts)
 
     def lacks(self, digests: Iterable[str]) -> None:
         """The other node said that it does not have these."""
-        self._lacking |= set(digests)
-
-    def arrived(self, receipts: Iterable[Receipt]) -> None:
-        self._receipts += self._closed(receipts)
+        for digest in digests:
+            self._note(digest, lacking=True)
 
     def fail(self, whys: Mapping[str, str], *, corrupted: Iterable[str] = ()) -> None:
         """Close files that did not arrive; of some the bytes came, and were wrong."""
         for digest, why in whys.items():
-            if (card := self.open.pop(digest, None)) is not None:
-                self._failed[digest] = why
-                self._bytes_closed += card.size
-        self._corrupted |= {digest: whys[digest] for digest in whys.keys() & set(corrupted)}
+            if digest in self.open:
+                self._close(digest, why=why)
+        for digest in whys.keys() & set(corrupted):
+            self._note(digest, wrong=whys[digest])
+
+    def took(self, answer: Moved) -> None:
+        """A receiver said what it took in, and what not."""
+        self.arrived(answer.receipts)
+        self.fail(dict(answer.failed), corrupted=answer.corrupted)
 
     def fail_rest(self, error: Unavailable) -> None:
         """The line broke: raise if nothing at all came of the call, else close what is open."""
-        if not self._receipts and not self._already:
+        if not self.files_there:
             raise error
         self.fail(dict.fromkeys(self.open, error.what))
+
+    @property
+    def files_there(self) -> int:
+        """How many files the receiver has by now."""
+        return sum(result.receipt is not None for result in self._results.values())
 
     def batches(self) -> list[list[Artifact]]:
         """Cut what is open into parts that are sealed one after the other."""
@@ -310,22 +344,38 @@ class TransferCall:
         return await watched(work, partial(self.show, in_transit=in_transit), every_s=look_s)
 
     def moved(self) -> Moved:
+        ended = [result for digest, result in self._results.items() if digest not in self.open]
+        came = [(result.receipt, result.was_there) for result in ended if result.receipt is not None]
+        failed = self._failures()
         return Moved(
-            receipts=tuple(self._receipts),
-            already_there=tuple(self._already),
-            failed=tuple(self._failed.items()),
-            corrupted=frozenset(self._corrupted.keys() & self._failed.keys()),
-            lacking=frozenset(self._lacking & self._failed.keys()),
+            receipts=tuple(receipt for receipt, was_there in came if not was_there),
+            already_there=tuple(receipt for receipt, was_there in came if was_there),
+            failed=tuple((digest, result.why) for digest, result in failed.items()),
+            corrupted=frozenset(digest for digest, result in failed.items() if result.wrong),
+            lacking=frozenset(digest for digest, result in failed.items() if result.lacking),
             bytes_sent=self.bytes_sent,
         )
 
-    def _closed(self, receipts: Iterable[Receipt]) -> list[Receipt]:
-        kept = []
+    def _failures(self) -> dict[str, FileResult]:
+        return {
+            digest: result
+            for digest, result in self._results.items()
+            if result.receipt is None and digest not in self.open
+        }
+
+    def _came(self, receipts: Iterable[Receipt], *, was_there: bool = False, method: str = "") -> None:
         for receipt in receipts:
-            if (card := self.open.pop(receipt.digest, None)) is not None:
-                self._bytes_closed += card.size
-                kept.append(receipt)
-        return kept
+            if receipt.digest in self.open:
+                self._close(receipt.digest, receipt=receipt, was_there=was_there, method=method, why="")
+
+    def _close(self, digest: str, **changes: Any) -> None:
+        self._bytes_closed += self.open.pop(digest).size
+        self._results[digest] = replace(self._results.pop(digest, FileResult()), **changes)
+
+    def _note(self, digest: str, **changes: Any) -> None:
+        """Note what is found of a file that was asked for, open or not."""
+        if digest in self.cards:
+            self._results[digest] = replace(self._results.get(digest, FileResult()), **changes)
 
 
 # Around the transports: what is still open after each of them, and one try of one.
@@ -374,17 +424,6 @@ class Stalled(TimeoutError):
     """A transport moved nothing for too long."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeliveryEnd:
-    """How an attempt ended; without an error, the target has verified the file."""
-
-    source_node: str
-    target_node: str
-    error: str = ""
-    method: str = ""
-    checksum_failed: bool = False
-
-
 class CallCounts(TransferCall):
     """One call over several transports: what one of them fails at stays open for the next."""
 
@@ -394,7 +433,7 @@ class CallCounts(TransferCall):
         failed: Mapping[str, str],
         *,
         receiver: str,
-        on_progress: Callable[[TransferProgress], Awaitable[None]],
+        on_progress: OnProgress,
     ) -> None:
         super().__init__(cards, Terms(on_progress=on_progress))
         self.receiver = receiver
@@ -402,44 +441,42 @@ class CallCounts(TransferCall):
         self.attempts: list[tuple[str, str]] = []
         self.stalls: list[tuple[str, float]] = []  # the transport, and how long it was waited for
         self.node_failed = False
-        self._failed |= failed
-        self._whys: dict[str, str] = {}
-        self._methods: dict[str, str] = {}
+        self._results |= {digest: FileResult(why=why) for digest, why in failed.items()}
         self._unwritten: list[Receipt] = []
 
     @property
     def unreachable(self) -> bool:
         """Whether no transport got through and nothing moved."""
-        return self.node_failed and not self._receipts and not self._already
+        return self.node_failed and not self.files_there
 
     def take(self, moved: Moved, *, method: str) -> int:
         """Note what a transport brought about; return how many files arrived by it, or were there."""
         self.bytes_sent += moved.bytes_sent
         self.lacks(moved.lacking)
-        arrived, there = self._fitting(moved.receipts, method), self._fitting(moved.already_there, method)
-        self.arrived(arrived)
-        self.found(there)
+        came = self._fitting(moved.receipts, method)
+        came += self._fitting(moved.already_there, method, was_there=True)
         for digest, why in moved.failed:
             if digest in self.open:
-                self._whys[digest] = f"{method}: {why}"
+                self._note(digest, why=f"{method}: {why}")
             if digest in moved.corrupted:
-                self._corrupted[digest] = why
-        return len(arrived) + len(there)
+                self._note(digest, wrong=why)
+        return came
 
-    def _fitting(self, receipts: Iterable[Receipt], method: str) -> list[Receipt]:
+    def _fitting(self, receipts: Iterable[Receipt], method: str, *, was_there: bool = False) -> int:
+        """Take in receipts of the receiver for what was asked for; return how many those were."""
         fitting: dict[str, Receipt] = {}
         for receipt in receipts:
             card = self.open.get(receipt.digest)
-            if card is None or receipt.node != self.receiver or card.digest in self._methods:
+            if card is None or receipt.node != self.receiver:
                 continue  # nobody asked for it, or it is told twice
             if receipt.size != card.size:
-                self._whys[card.digest] = f"{method}: {receipt.size} bytes arrived of {card.size}"
-                self._corrupted[card.digest] = "its size is wrong"
+                why = f"{method}: {receipt.size} bytes arrived of {card.size}"
+                self._note(card.digest, why=why, wrong="its size is wrong")
                 continue
-            self._methods[receipt.digest] = method
-            fitting[receipt.digest] = receipt
+            fitting.setdefault(receipt.digest, receipt)
+        self._came(fitting.values(), was_there=was_there, method=method)
         self._unwritten += fitting.values()
-        return list(fitting.values())
+        return len(fitting)
 
     def take_receipts(self) -> list[Receipt]:
         """Return the receipts that are not yet written down."""
@@ -448,39 +485,31 @@ class CallCounts(TransferCall):
 
     def explain(self, digest: str, why: str) -> None:
         """A better reason than a transport could know."""
-        self._failed[digest] = why
+        self._note(digest, why=why)
 
     def give_up(self, why: str, cards: Iterable[Artifact] | None = None) -> None:
         """Count those of *cards* (all, by default) that are still open as failed."""
         left = self.open if cards is None else [card.digest for card in cards]
-        self.fail({digest: self._whys.get(digest, why) for digest in left})
+        known = {digest: self._results.get(digest, FileResult()).why for digest in left}
+        self.fail({digest: told or why for digest, told in known.items()})
 
     def not_there(self) -> list[str]:
         """What the other node said it does not have, and nothing brought there or here since."""
-        return sorted(self._lacking & self._failed.keys())
+        return sorted(digest for digest, result in self._failures().items() if result.lacking)
 
     def came_wrong(self) -> list[str]:
         """What failed because wrong bytes arrived."""
-        return sorted(self._corrupted.keys() & self._failed.keys())
+        return sorted(digest for digest, result in self._failures().items() if result.wrong)
 
     def failed(self) -> list[Artifact]:
         """What did not arrive, for whatever reason."""
-        return [card for card in self.cards.values() if card.digest in self._failed]
+        return [self.cards[digest] for digest in self._failures() if digest in self.cards]
 
-    def ends(self, source: str) -> Iterator[tuple[Artifact, DeliveryEnd]]:
-        """Yield how it ended for each file that *source* had."""
+    def results(self) -> Iterator[tuple[Artifact, FileResult]]:
+        """Yield what became of each file that was there to be moved."""
         for digest, card in self.cards.items():
             if digest not in self.open:
-                yield (
-                    card,
-                    DeliveryEnd(
-                        source_node=source,
-                        target_node=self.receiver,
-                        error=self._failed.get(digest, ""),
-                        method=self._methods.get(digest, ""),
-                        checksum_failed=digest in self._corrupted,
-                    ),
-                )
+                yield card, self._results[digest]
 
     async def show_attempt(self, progress: TransferProgress, *, before: tuple[int, int]) -> None:
         """Tell the caller how far the whole call is; it never goes back, though a transport may."""
@@ -498,9 +527,10 @@ class CallCounts(TransferCall):
                 "transport": transport,
             }
             yield "SYNC_STALLED", stalled
-        for digest, why in self._corrupted.items():
-            paths = {"source_path": digest, "dest_path": digest, "target_node": self.receiver}
-            yield "SYNC_CHECKSUM_FAILED", {**paths, "error": why}
+        for digest, result in self._results.items():
+            if result.wrong:
+                paths = {"source_path": digest, "dest_path": digest, "target_node": self.receiver}
+                yield "SYNC_CHECKSUM_FAILED", {**paths, "error": result.wrong}
         if self.node_failed:
             transport, why = self.attempts[-1] if self.attempts else ("", "every transport is held back")
             yield "SYNC_NODE_UNREACHABLE", {"node_id": node, "transport": transport, "error": why}
@@ -562,7 +592,4 @@ class Attempt:
 
 def _all_wrong(cards: Sequence[Artifact], why: str) -> Moved:
     """A transport that broke off over wrong bytes; if there was one file, it is known which."""
-    if len(cards) != 1:
-        return Moved()
-    digest = cards[0].digest
-    return Moved(failed=((digest, why),), corrupted=frozenset({digest}))
+    return Moved.wrong(cards[0].digest, why) if len(cards) == 1 else Moved()

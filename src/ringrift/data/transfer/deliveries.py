@@ -12,20 +12,20 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from ringrift.daemons.running import call_async
 from ringrift.data.artifacts import Artifact
-from ringrift.data.kv_records import for_each, kv_of
-from ringrift.data.transfer.contract import DeliveryEnd
+from ringrift.data.kv_records import StoreHandle, StoreParts, for_each
+from ringrift.data.transfer.contract import FileResult
 from ringrift.engine.blocking import blocking
-from ringrift.engine.ports import KeyValue
 from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime, back_off_s, system_runtime
 from ringrift.status import HealthCheckResult, told_by_store
 from ringrift.work.backpressure import DELIVERIES
 
@@ -100,7 +100,7 @@ def delivery_id(data_path: str, target_node: str) -> str:
 
 def retry_delay_s(retry_count: int) -> float:
     """How long to wait after that many retries."""
-    return float(min(RETRY_S_MAX, RETRY_S * 2**retry_count))
+    return back_off_s(retry_count + 1, first_s=RETRY_S, longest_s=RETRY_S_MAX)
 
 
 # --- decisions ----------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def retry_delay_s(retry_count: int) -> float:
 def failed(delivery: DeliveryRecord, error: str, *, now_s: float, final: bool = False) -> DeliveryRecord:
     """The delivery after a failed attempt: due again later, or given up."""
     again = not final and not delivery.by_hand and delivery.retry_count < delivery.max_retries
-    return msgspec.structs.replace(
+    return replace(
         delivery,
         status=DeliveryStatus.FAILED,
         error=error,
@@ -122,9 +122,9 @@ def verified(delivery: DeliveryRecord, checksum: str, *, method: str, now_s: flo
     """The delivery after the target said what it has. Another checksum than ours is no success."""
     if delivery.checksum and checksum != delivery.checksum:
         why = f"the target has {checksum[:12]}, not {delivery.checksum[:12]}"
-        wrong = msgspec.structs.replace(delivery, verified_checksum=checksum, checksum_failed=True)
+        wrong = replace(delivery, verified_checksum=checksum, checksum_failed=True)
         return failed(wrong, why, now_s=now_s)
-    return msgspec.structs.replace(
+    return replace(
         delivery,
         status=DeliveryStatus.VERIFIED,
         verified_checksum=checksum,
@@ -149,7 +149,7 @@ def begun(found: DeliveryRecord | None, fresh: DeliveryRecord) -> DeliveryRecord
         return fresh  # somebody asks anew: the count begins anew
     if found.status is DeliveryStatus.PENDING:
         known = {"status": fresh.status, "checksum": fresh.checksum, "size": fresh.size}
-        return msgspec.structs.replace(
+        return replace(
             found, **known, data_type=fresh.data_type, updated_at=fresh.updated_at, next_retry_at=None
         )
     return retried(found, now_s=fresh.updated_at)
@@ -158,7 +158,7 @@ def begun(found: DeliveryRecord | None, fresh: DeliveryRecord) -> DeliveryRecord
 def retried(delivery: DeliveryRecord, *, now_s: float) -> DeliveryRecord:
     """The delivery as its next attempt begins. The first attempt of one that waited is no repetition."""
     waited = delivery.status is DeliveryStatus.PENDING
-    return msgspec.structs.replace(
+    return replace(
         delivery,
         status=DeliveryStatus.TRANSFERRING,
         retry_count=delivery.retry_count + (not waited),
@@ -170,18 +170,12 @@ def retried(delivery: DeliveryRecord, *, now_s: float) -> DeliveryRecord:
 # --- the ledger ---------------------------------------------------------------------------------------
 
 
-class DeliveryLedger:
+class DeliveryLedger(StoreHandle):
     """Deliveries in the key-value port."""
 
-    def __init__(
-        self,
-        db_path: Path | str | None = None,
-        *,
-        kv: KeyValue | None = None,
-        runtime: Runtime | None = None,
-    ) -> None:
-        self._records = KvRecords(kv_of(db_path, kv), DELIVERIES, DeliveryRecord)
-        self._runtime = runtime or system_runtime()
+    def __init__(self, db_path: Path | str | None = None, **parts: Unpack[StoreParts]) -> None:
+        super().__init__(db_path, **parts)
+        self._records = KvRecords(self._kv, DELIVERIES, DeliveryRecord)
 
     async def record_delivery_started(
         self,
@@ -212,16 +206,8 @@ class DeliveryLedger:
         """Replace a delivery by what *step* makes of it; None from *step* leaves it as it is."""
         return await self._records.change(name, step, ttl_s=_kept_s)
 
-    def _fresh(
-        self,
-        data_type: str,
-        data_path: str,
-        target_node: str,
-        *,
-        checksum: str,
-        size: int,
-        source_node: str = "",
-    ) -> DeliveryRecord:
+    def _fresh(self, data_type: str, data_path: str, target_node: str, **known: Any) -> DeliveryRecord:
+        """A delivery whose first attempt begins now."""
         now_s = self._runtime.now_s()
         return DeliveryRecord(
             delivery_id=delivery_id(data_path, target_node),
@@ -229,11 +215,9 @@ class DeliveryLedger:
             data_path=data_path,
             target_node=target_node,
             status=DeliveryStatus.TRANSFERRING,
-            source_node=source_node,
-            checksum=checksum,
-            size=size,
             created_at=now_s,
             updated_at=now_s,
+            **known,
         )
 
     async def record_transferred(self, name: str, *, method: str = "") -> DeliveryRecord:
@@ -241,9 +225,7 @@ class DeliveryLedger:
         now_s = self._runtime.now_s()
         return await self._change(
             name,
-            lambda found: msgspec.structs.replace(
-                found, status=DeliveryStatus.TRANSFERRED, method=method, updated_at=now_s
-            ),
+            lambda found: replace(found, status=DeliveryStatus.TRANSFERRED, method=method, updated_at=now_s),
         )
 
     async def record_verified(self, name: str, checksum: str, *, method: str = "") -> DeliveryRecord:
@@ -260,24 +242,26 @@ class DeliveryLedger:
 
         return await self._change(name, step)
 
-    async def end(self, artifact: Artifact, end: DeliveryEnd) -> None:
-        """Note how an attempt ended, begun or not: without an error, the target has verified the file."""
+    async def end(
+        self, artifact: Artifact, result: FileResult, *, source_node: str, target_node: str
+    ) -> None:
+        """Note what an attempt came to, noted as begun or not."""
         now_s, digest = self._runtime.now_s(), artifact.digest
         fresh = self._fresh(
             artifact.kind.value,
             digest,
-            end.target_node,
+            target_node,
             checksum=digest,
             size=artifact.size,
-            source_node=end.source_node,
+            source_node=source_node,
         )
 
         def step(found: DeliveryRecord | None) -> DeliveryRecord | None:
             now = begun(found, fresh) or found or fresh
-            now = msgspec.structs.replace(now, checksum_failed=now.checksum_failed or end.checksum_failed)
-            if not end.error:
-                return verified(now, digest, method=end.method, now_s=now_s)
-            return failed(now, end.error, now_s=now_s)
+            now = replace(now, checksum_failed=now.checksum_failed or bool(result.wrong))
+            if result.receipt is not None:
+                return verified(now, digest, method=result.method, now_s=now_s)
+            return failed(now, result.why, now_s=now_s)
 
         await self.change(fresh.delivery_id, step)
 

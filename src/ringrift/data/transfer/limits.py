@@ -14,20 +14,20 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
+from msgspec.structs import replace
 
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.kv_records import kv_of
+from ringrift.data.kv_records import StoreHandle, StoreParts
 from ringrift.data.transfer.contract import CHUNK_BYTES, Pace, TransferPriority, TransferRefused, priority_of
 from ringrift.engine.blocking import blocking, run_blocking
-from ringrift.engine.ports import KeyValue
 from ringrift.engine.records import KvRecords
 from ringrift.engine.run_reports import reported
 from ringrift.engine.waiting import entry_changed
 from ringrift.errors import ConfigError
-from ringrift.runtime import Runtime, system_runtime
+from ringrift.runtime import Runtime
 from ringrift.status import HealthCheckResult, told_by_store
 
 __all__ = ["BandwidthAllocation", "BandwidthLimits", "BandwidthManager"]
@@ -271,9 +271,9 @@ def answer(
     there = [item for item in live if item.host == ask.host]
     refused = BandwidthAllocation(host=ask.host, granted=False, priority=ask.priority)
     if len(there) >= limits.concurrent_per_host:
-        return _because(refused, f"Max concurrent transfers per host ({limits.concurrent_per_host})")
+        return replace(refused, reason=f"Max concurrent transfers per host ({limits.concurrent_per_host})")
     if len(live) >= limits.concurrent_total:
-        return _because(refused, f"Max concurrent transfers total ({limits.concurrent_total})")
+        return replace(refused, reason=f"Max concurrent transfers total ({limits.concurrent_total})")
     left_at_host = ask.host_kbps - sum(item.allocated_kbps for item in there)
     left = limits.total_kbps - sum(item.allocated_kbps for item in live)
     # A low priority must not ask a slow host for so little that nothing ever begins.
@@ -281,7 +281,7 @@ def answer(
     share = min(wanted, left_at_host, left)
     # A caller may ask for less than the least that is worth beginning; the line cannot offer less.
     if share < limits.min_kbps:
-        return _because(refused, "Insufficient bandwidth available")
+        return replace(refused, reason="Insufficient bandwidth available")
     if ask.limit_kbps is not None:
         share = max(1.0, min(share, ask.limit_kbps))
     return BandwidthAllocation(
@@ -294,10 +294,6 @@ def answer(
         granted_at=now_s,
         expires_at=now_s + limits.expires_s,
     )
-
-
-def _because(refused: BandwidthAllocation, reason: str) -> BandwidthAllocation:
-    return msgspec.structs.replace(refused, reason=reason)
 
 
 # The bandwidth manager: shares of the line, across the processes of a node.
@@ -327,20 +323,19 @@ class BandwidthUse(msgspec.Struct, frozen=True):
     granted_total: int = 0
 
 
-class BandwidthManager:
+class BandwidthManager(StoreHandle):
     """Gives out and takes back shares. The plain calls block; inside a loop use those on `_async`."""
 
     def __init__(
         self,
         db_path: Path | str | None = None,
         *,
-        kv: KeyValue | None = None,
-        runtime: Runtime | None = None,
         nodes: DataNodes | None = None,
         limits: BandwidthLimits | None = None,
+        **parts: Unpack[StoreParts],
     ) -> None:
-        self._runtime = runtime or system_runtime()
-        self._kv, self._nodes, self.limits = kv_of(db_path, kv), nodes, limits or BandwidthLimits()
+        super().__init__(db_path, **parts)
+        self._nodes, self.limits = nodes, limits or BandwidthLimits()
         self._place = "here" if nodes is None else nodes.this.name
         self._books = KvRecords(self._kv, PREFIX, BandwidthUse)
         self.refused_total = 0  # by this process
@@ -389,7 +384,7 @@ class BandwidthManager:
             ended = EndedTransfer(
                 host=mine[0].host, bytes_moved=bytes_transferred, seconds=duration_seconds, ended_at=now_s
             )
-            return msgspec.structs.replace(
+            return replace(
                 book,
                 live=tuple(item for item in book.live if item.allocation_id != allocation_id),
                 ended=(*book.ended, ended)[-ENDED_KEPT_MAX:] if bytes_transferred else book.ended,
@@ -403,7 +398,7 @@ class BandwidthManager:
         found = await self._books.get(self._place) or BandwidthUse()
         now_s = self._runtime.now_s()
         live = tuple(item for item in found.live if item.expires_at > now_s)
-        return msgspec.structs.replace(found, live=live)
+        return replace(found, live=live)
 
     def host_limit_kbps(self, host: str) -> int:
         node = self._nodes[host] if self._nodes is not None and host in self._nodes else None
@@ -419,7 +414,7 @@ class BandwidthManager:
             got = answer(ask, live, self.limits, now_s)
             if not got.granted:
                 return None  # a write would wake all who wait, for nothing
-            return msgspec.structs.replace(book, live=(*live, got), granted_total=book.granted_total + 1)
+            return replace(book, live=(*live, got), granted_total=book.granted_total + 1)
 
         await self._books.change(self._place, step)
         self.refused_total += not got.granted

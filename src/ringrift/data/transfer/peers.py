@@ -15,13 +15,13 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 import structlog
 
 from ringrift.data.artifacts import Artifact
-from ringrift.data.kv_records import kv_of
+from ringrift.data.kv_records import StoreHandle, StoreParts
 from ringrift.decoding import unpack_as
 from ringrift.engine.blocking import blocking
 from ringrift.engine.ports import Blobs, KeyValue
@@ -29,7 +29,6 @@ from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, Corrupt
 from ringrift.health.breakers import BreakerConfig, BreakerState, CircuitBreaker
 from ringrift.process_identity import is_alive, own_start_s
-from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 
 __all__ = ["StallConfig", "StallRecord", "SyncStallHandler"]
@@ -229,21 +228,20 @@ class StallTotals(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     failed_recoveries: int = 0
 
 
-class SyncStallHandler:
+class SyncStallHandler(StoreHandle):
     """Says which nodes are left alone. The plain calls block; inside a loop use those on `_async`."""
 
     def __init__(
         self,
         db_path: Path | str | None = None,
         *,
-        kv: KeyValue | None = None,
         config: StallConfig | None = None,
-        runtime: Runtime | None = None,
+        **parts: Unpack[StoreParts],
     ) -> None:
-        self.config, self._runtime = config or StallConfig(), runtime or system_runtime()
-        store = kv_of(db_path, kv)
-        self._stalls = KvRecords(store, STALLS, StallRecord)
-        self._totals = KvRecords(store, TOTALS, StallTotals)
+        super().__init__(db_path, **parts)
+        self.config = config or StallConfig()
+        self._stalls = KvRecords(self._kv, STALLS, StallRecord)
+        self._totals = KvRecords(self._kv, TOTALS, StallTotals)
 
     def check_stall(self, started_at: float, timeout: float = STALL_S) -> bool:
         """Whether what began, or last moved, at *started_at* (wall clock) stands still."""

@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -231,6 +231,20 @@ class Intake:
             move_damaged(place, digest, aside / f"{digest}.{self.folder.private_name().name}")
         return None
 
+    def look(
+        self, sizes: Mapping[str, int], *, read_again: bool = False, begun: Mapping[str, int] | None = None
+    ) -> tuple[Receipt, ...]:
+        """The receipts of what is here; `StorageFull` if there is no room for the rest, *begun* or not.
+
+        With *read_again* a file is here if it was hashed now and its digest was right.
+        """
+        held, there = self.read_again if read_again else self.held, begun or {}
+        found = {digest: held(digest, size) for digest, size in sizes.items()}
+        lacking = [digest for digest, receipt in found.items() if receipt is None]
+        if missing_bytes := sum(max(0, sizes[digest] - there.get(digest, 0)) for digest in lacking):
+            self.check_room(missing_bytes)
+        return tuple(receipt for receipt in found.values() if receipt is not None)
+
     def check_room(self, size: int) -> None:
         """Refuse before the first byte what would fill the disk: `StorageFull`."""
         if (free := self.folder.free_bytes()) < size + self._reserve_bytes:
@@ -404,56 +418,42 @@ class Piece:
     data: bytes
 
 
-@dataclass(slots=True)
-class Landed:
-    """What became of some files. Offsets say how far unfinished ones have come."""
-
-    receipts: list[Receipt] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)  # digest: why
-    corrupted: set[str] = field(default_factory=set)  # of the failed: their bytes came, and were wrong
-    offsets: dict[str, int] = field(default_factory=dict)
-
-
 class Landing:
     """Where files wait until they are whole. *verifier* names, in receipts, how they came."""
 
     def __init__(self, intake: Intake, *, verifier: str, now_s: Callable[[], float]) -> None:
         self.intake, self._verifier, self._now_s = intake, verifier, now_s
 
-    def look(self, sizes: Mapping[str, int], *, read_again: bool = False) -> Landed:
-        """What is there, whole or in part; `StorageFull` if there is no room for the rest.
-
-        With *read_again* a file is there if it was hashed now and its digest was right.
-        """
-        landed, held = Landed(), self.intake.read_again if read_again else self.intake.held
-        missing_bytes = 0
-        for digest, size in sizes.items():
-            if (receipt := held(digest, size)) is not None:
-                landed.receipts.append(receipt)
-                continue
+    def look(self, sizes: Mapping[str, int], *, read_again: bool = False) -> Moved:
+        """What is there, whole or in part; see `Intake.look`."""
+        offsets: dict[str, int] = {}
+        for digest in sizes:
+            check_digest(digest)  # it becomes a path
             with suppress(FileNotFoundError):
-                landed.offsets[digest] = self._waiting(digest).stat().st_size
-            missing_bytes += size - min(size, landed.offsets.get(digest, 0))
-        if missing_bytes:
-            self.intake.check_room(missing_bytes)
-        return landed
+                offsets[digest] = self._waiting(digest).stat().st_size
+        receipts = self.intake.look(sizes, read_again=read_again, begun=offsets)
+        whole = {receipt.digest for receipt in receipts}
+        return Moved(receipts=receipts, offsets={d: at for d, at in offsets.items() if d not in whole})
 
-    def take(self, piece: Piece, into: Landed) -> None:
-        """Add one part to its file; the last one seals it. Note in *into* what came of it."""
+    def take(self, pieces: Iterable[Piece]) -> Moved:
+        """Add parts to their files; the last part of a file seals it."""
+        return sum(map(self._take, pieces), Moved())
+
+    def _take(self, piece: Piece) -> Moved:
         check_digest(piece.digest)
         if (receipt := self.intake.held(piece.digest, piece.size)) is not None:
-            into.receipts.append(receipt)
-            return
+            return Moved(receipts=(receipt,))
         try:
             with translated_errors(self.intake.folder.folder):
-                self._append(piece, into)
+                return self._append(piece)
         except StorageFull:
             raise
         except Unavailable as error:
-            into.failed[piece.digest] = error.what
+            return Moved(failed=((piece.digest, error.what),))
 
-    def _append(self, piece: Piece, into: Landed) -> None:
-        opened = self.intake.folder.open_locked(self._waiting(piece.digest))
+    def _append(self, piece: Piece) -> Moved:
+        digest = piece.digest
+        opened = self.intake.folder.open_locked(self._waiting(digest))
         if opened is None:
             raise Unavailable("another process receives it now", retry_after_s=_BUSY_S)
         with opened.file:
@@ -461,44 +461,36 @@ class Landing:
             if offset > piece.size:  # it was begun with other bytes
                 opened.file.truncate(0)
                 offset = 0
-            if hashlib.sha256(piece.data).hexdigest() != piece.sha256:
-                into.failed[piece.digest] = f"the part at byte {piece.offset} was damaged on its way"
-                into.corrupted.add(piece.digest)
-            elif offset == piece.offset:
+            damaged = hashlib.sha256(piece.data).hexdigest() != piece.sha256
+            if not damaged and offset == piece.offset:
                 opened.file.write(piece.data)
                 opened.file.flush()
                 offset += len(piece.data)
-            into.offsets[piece.digest] = offset
+            moved = Moved(offsets={digest: offset})
+            if damaged:
+                moved = Moved.wrong(digest, f"the part at byte {piece.offset} was damaged on its way") + moved
             if offset == piece.size:
-                self._adopt({piece.digest: opened.path}, into)
+                moved += self.intake.adopt({digest: opened.path}, self._verifier)
+            return moved
 
-    def seal(self, folder: Path, sizes: Mapping[str, int]) -> Landed:
+    def seal(self, folder: Path, sizes: Mapping[str, int]) -> Moved:
         """Verify files that another program put into *folder* under their digests, and publish them."""
-        landed = Landed()
-        whole: dict[str, Path] = {}
+        there, whole = list[Receipt](), dict[str, Path]()
+        failed, offsets = dict[str, str](), dict[str, int]()
         for digest, size in sizes.items():
             path = folder / digest
             if (receipt := self.intake.held(digest, size)) is not None:
-                landed.receipts.append(receipt)
+                there.append(receipt)
                 remove_file(path)
                 continue
             found = _plain_file(path)
             arrived = 0 if found is None else found.st_size
             if found is None or arrived < size:
-                landed.failed[digest] = f"{arrived} of {size} bytes arrived"
-                landed.offsets[digest] = arrived
+                failed[digest], offsets[digest] = f"{arrived} of {size} bytes arrived", arrived
             else:
                 whole[digest] = self._out_of_reach(digest, path)
-        self._adopt(whole, landed)
-        return landed
-
-    def _adopt(self, delivered: Mapping[str, Path], into: Landed) -> None:
-        taken = self.intake.adopt(delivered, self._verifier)
-        into.receipts += taken.receipts
-        into.failed |= dict(taken.failed)
-        into.corrupted |= taken.corrupted
-        for digest in delivered:
-            into.offsets.pop(digest, None)
+        moved = Moved(receipts=tuple(there), failed=tuple(failed.items()), offsets=offsets)
+        return moved + self.intake.adopt(whole, self._verifier)
 
     def _out_of_reach(self, digest: str, path: Path) -> Path:
         """A writer that outlived its connection must not change the file after it was read."""

@@ -413,9 +413,12 @@ class TransferService:
     async def _close_deliveries(self, way: Way, node: DataNode, tally: CallCounts) -> None:
         if way is Way.SEND:
             tally.give_up("the transfer was broken off")
+            this = self._nodes.this.name
             try:
-                ends = list(tally.ends(self._nodes.this.name))
-                await for_each(ends, lambda end: self.ledger.end(*end))
+                await for_each(
+                    list(tally.results()),
+                    lambda ended: self.ledger.end(*ended, source_node=this, target_node=tally.receiver),
+                )
             except Unavailable as error:  # what was moved is worth more than the note of it
                 log.warning("transfer.deliveries_not_noted", node=node.name, error=str(error))
 

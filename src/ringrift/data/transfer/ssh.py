@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import math
 import os
 import shlex
 import signal
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,17 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from ringrift.data.artifacts import Receipt
-from ringrift.data.config import DataNode
+from ringrift.data.artifacts import Receipt, in_batches
+from ringrift.data.config import DataNode, has_ssh
+from ringrift.data.protection.promises import KeepAnswer, KeepRequest, Released, ReleaseRequest
 from ringrift.data.receive_main import FULL, MODULE, REFUSED, ReceiveReply, ReceiveRequest
-from ringrift.data.transfer.contract import READ_BYTES_PER_S, TransferCall, TransferFailed
+from ringrift.data.transfer.contract import (
+    ASKED_AT_ONCE,
+    READ_AT_ONCE,
+    READ_BYTES_PER_S,
+    TransferCall,
+    TransferFailed,
+)
 from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, RingRiftError, StorageFull
 from ringrift.files import make_folders, remove_file, write_file
@@ -369,7 +377,6 @@ def _has_room(control_dir: Path) -> bool:
 # Another node's store, asked over ssh by the receiver's command there.
 
 
-READ_AT_ONCE = 256 << 20  # that a receiver hashes for one answer
 _HOME = "~/"
 
 
@@ -381,19 +388,38 @@ def data_folder(node: DataNode) -> str:
 class SshStores:
     """Asks the stores of other nodes. *this* is how they know us."""
 
+    reaches = staticmethod(has_ssh)
+
     def __init__(self, ssh: Ssh, scratch: Scratch, *, this: str) -> None:
         self.ssh, self._scratch, self.this = ssh, scratch, this
 
-    async def look(self, line: SshLine, call: TransferCall, *, by: str) -> ReceiveReply:
-        """Ask what the node has of a call's files; it reads them for that if the call wants them read."""
+    async def look(self, line: SshLine, call: TransferCall, *, by: str) -> dict[str, int]:
+        """Ask what the node has of a call's files, read again if it wants that; return how far others are."""
         terms, receipts, offsets = call.terms, list[Receipt](), dict[str, int]()
-        for sizes in _looked_at_together(call.sizes(), bytes_max=READ_AT_ONCE if terms.read_again else None):
+        # In short questions where the files are read for the answer.
+        bytes_max = READ_AT_ONCE if terms.read_again else math.inf
+        for some in in_batches(call.open.values(), files_max=ASKED_AT_ONCE, bytes_max=bytes_max):
+            sizes = {card.digest: card.size for card in some}
             asked = ReceiveRequest(sizes=sizes, read_again=terms.read_again)
             reading_s = sum(sizes.values()) / READ_BYTES_PER_S if terms.read_again else 0.0
             found = await self.ask(line, "look", asked, by=by, quiet_s=terms.timeout_s + reading_s)
             receipts += found.receipts
             offsets |= found.offsets
-        return ReceiveReply(receipts=tuple(receipts), offsets=offsets)
+        call.found(receipts)
+        call.lacks(call.open)
+        return offsets
+
+    async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
+        asked = ReceiveRequest(keep=request)
+        reply = await self.ask(await self.ssh.line(node), "keep", asked, by="ssh", quiet_s=timeout_s)
+        if reply.kept is None:
+            raise TransferFailed(f"{node.name} does not know how to keep files; is its ringrift older?")
+        return reply.kept
+
+    async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released:
+        asked = ReceiveRequest(release=request)
+        await self.ask(await self.ssh.line(node), "release", asked, by="ssh", quiet_s=timeout_s)
+        return Released(files=0)
 
     async def ask(
         self, line: SshLine, action: str, request: ReceiveRequest, *, by: str, quiet_s: float
@@ -406,16 +432,6 @@ class SshStores:
         async with self._scratch.file(msgspec.json.encode(request)) as asked:
             outcome = await self.ssh.run(line, words, quiet_s=quiet_s, stdin=asked)
         return _answer(node, outcome)
-
-
-def _looked_at_together(sizes: dict[str, int], *, bytes_max: int | None) -> Iterator[dict[str, int]]:
-    some: dict[str, int] = {}
-    for digest, size in sizes.items():
-        if some and bytes_max is not None and sum(some.values()) + size > bytes_max:
-            yield some
-            some = {}
-        some[digest] = size
-    yield some
 
 
 def _answer(node: DataNode, outcome: ProgramEnd) -> ReceiveReply:

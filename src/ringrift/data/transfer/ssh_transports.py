@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from ringrift.data.transfer.contract import (
     TransferCall,
     TransferFailed,
 )
-from ringrift.data.transfer.receiving import Landed, Landing, packed_cards, rsync_place
+from ringrift.data.transfer.receiving import Landing, packed_cards, rsync_place
 from ringrift.data.transfer.ssh import (
     BUFFERED_BYTES,
     SSH_FAILED,
@@ -67,9 +67,7 @@ class RsyncTransport:
         here = await asyncio.to_thread(self._here, call)
         line = await self._stores.ssh.line(node)
         quiet_s = terms.timeout_s
-        look = await self._stores.look(line, call, by=RSYNC)
-        call.found(look.receipts)
-        call.lacks(call.open)
+        await self._stores.look(line, call, by=RSYNC)
         for batch in call.batches():
             target = f"{data_folder(node)}/{BLOBS}/{rsync_place(self._stores.this)}/"
             paths = [str(here[card.digest]).lstrip("/") for card in batch]
@@ -84,8 +82,7 @@ class RsyncTransport:
             except TransferFailed as error:
                 call.fail_rest(error)
                 break
-            call.arrived(reply.receipts)
-            self._note_failures(call, reply.failed, reply.corrupted, outcome, node.name)
+            self._took(call, reply.moved, outcome, node.name)
             await call.show()
         return call.moved()
 
@@ -106,9 +103,8 @@ class RsyncTransport:
                 call.fail_rest(error)
                 break
             sizes = {card.digest: card.size for card in batch}
-            landed = await call.shown_while(asyncio.to_thread(self._landing.seal, folder, sizes))
-            call.arrived(landed.receipts)
-            self._note_failures(call, landed.failed, landed.corrupted, outcome, node.name)
+            sealed = await call.shown_while(asyncio.to_thread(self._landing.seal, folder, sizes))
+            self._took(call, sealed, outcome, node.name)
             await call.show()
         return call.moved()
 
@@ -142,14 +138,10 @@ class RsyncTransport:
         call.fail(dict.fromkeys(missing, "this node does not have it"))
         return paths
 
-    def _note_failures(
-        self,
-        call: TransferCall,
-        failed: dict[str, str],
-        corrupted: set[str] | frozenset[str],
-        outcome: ProgramEnd,
-        node: str,
-    ) -> None:
+    def _took(self, call: TransferCall, sealed: Moved, outcome: ProgramEnd, node: str) -> None:
+        """Note what the receiver sealed; where rsync had its reasons, they say more than missing bytes."""
+        failed = dict(sealed.failed)
+        call.arrived(sealed.receipts)
         if _FULL in outcome.complaint and failed:
             why = f"no space left ({node}, rsync: {outcome.complaint})"
             if not call.moved().receipts:
@@ -157,7 +149,7 @@ class RsyncTransport:
             failed = dict.fromkeys(failed, why)
         elif outcome.code:
             failed = {digest: f"{why} (rsync: {outcome.complaint})" for digest, why in failed.items()}
-        call.fail(failed, corrupted=corrupted)
+        call.fail(failed, corrupted=sealed.corrupted)
 
 
 class _Meter:
@@ -233,10 +225,7 @@ class Base64Transport:
     async def send(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         call = TransferCall(artifacts, terms)
         line = await self._stores.ssh.line(node)
-        look = await self._stores.look(line, call, by=BASE64)
-        call.found(look.receipts)
-        call.lacks(call.open)
-        course = _Course(look.offsets)
+        course = _Course(await self._stores.look(line, call, by=BASE64))
         while call.open:
             pieces = await asyncio.to_thread(self._next_pieces, call, course)
             if not pieces:
@@ -258,8 +247,7 @@ class Base64Transport:
                     break
                 continue
             call.bytes_sent += sum(len(piece.data) for piece in pieces)
-            call.arrived(reply.receipts)
-            course.go_on(call, reply.offsets, reply.failed, reply.corrupted)
+            course.go_on(call, reply.moved)
             await call.show(in_flight=sum(course.offset(digest) for digest in call.open))
         return call.moved()
 
@@ -287,9 +275,8 @@ class Base64Transport:
             received = sum(len(piece.data) for piece in reply.pieces)
             call.bytes_sent += received
             await terms.pace.spend(received)
-            landed = await call.shown_while(asyncio.to_thread(self._take, reply.pieces))
-            call.arrived(landed.receipts)
-            course.go_on(call, landed.offsets, landed.failed, landed.corrupted)
+            pieces = [piece.unpack() for piece in reply.pieces]
+            course.go_on(call, await call.shown_while(asyncio.to_thread(self._landing.take, pieces)))
             await call.show(in_flight=sum(course.offset(digest) for digest in call.open))
         return call.moved()
 
@@ -317,12 +304,6 @@ class Base64Transport:
             if not left:
                 break
         return pieces
-
-    def _take(self, pieces: Sequence[WirePiece]) -> Landed:
-        landed = Landed()
-        for piece in pieces:
-            self._landing.take(piece.unpack(), landed)
-        return landed
 
 
 class _Course:
@@ -353,24 +334,19 @@ class _Course:
         self._broken_lines += 1
         return self._broken_lines < TRIES
 
-    def go_on(
-        self,
-        call: TransferCall,
-        reached: Mapping[str, int],
-        failed: Mapping[str, str],
-        corrupted: Collection[str],
-    ) -> None:
+    def go_on(self, call: TransferCall, moved: Moved) -> None:
         """Go on where the receiver is. A file that does not move on after some tries is closed."""
         self._broken_lines = 0
-        for digest, offset in reached.items():
+        call.arrived(moved.receipts)
+        for digest, offset in moved.offsets.items():
             if offset > self.offset(digest):
                 del self._damaged_parts[digest]
             self._offsets[digest] = offset
-        for digest, why in failed.items():
+        for digest, why in dict(moved.failed).items():
             # Without an offset the whole came, was wrong and is gone; that is not the line's fault twice.
-            tries = self._damaged_parts if digest in reached else self._wrong_files
+            tries = self._damaged_parts if digest in moved.offsets else self._wrong_files
             tries[digest] += 1
-            if digest not in reached:
+            if digest not in moved.offsets:
                 self._offsets.pop(digest, None)
             if tries[digest] >= TRIES:
-                call.fail({digest: why}, corrupted=corrupted)
+                call.fail({digest: why}, corrupted=moved.corrupted)

@@ -12,7 +12,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -21,10 +21,17 @@ import msgspec
 
 from ringrift.data.artifacts import Artifact, in_batches
 from ringrift.data.config import DataNode, has_data_server
-from ringrift.data.transfer.chunks import ChunkedFile, ChunksLacking, Incoming, SpareBuffers, chunk_length
-from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Terms, TransferFailed
+from ringrift.data.protection.promises import KeepAnswer, KeepRequest, Released, ReleaseRequest
+from ringrift.data.transfer.chunks import Buffers, ChunkedFile, ChunksLacking, Incoming, chunk_length
+from ringrift.data.transfer.contract import (
+    ASKED_AT_ONCE,
+    CHUNK_BYTES,
+    READ_AT_ONCE,
+    Moved,
+    Terms,
+    TransferFailed,
+)
 from ringrift.data.transfer.http.connection import (
-    PAUSE_S,
     TRIES,
     HttpLine,
     LineBroken,
@@ -34,10 +41,11 @@ from ringrift.data.transfer.http.connection import (
     Unreachable,
     WorkerResources,
     connect,
+    pause_s,
     stride_of,
 )
 from ringrift.data.transfer.http.wire import (
-    ASKED_AT_ONCE,
+    FILES_AT_ONCE,
     ChunkRange,
     Chunks,
     ChunkSegment,
@@ -156,7 +164,7 @@ class Sending(Work):
         super().__init__(intake, tally, terms, speed)
         self._sources: dict[str, ChunkedFile] = {}
         self._opening = threading.Lock()
-        self._buffers = SpareBuffers()
+        self._buffers = Buffers()
 
     def close(self) -> None:
         for source in self._sources.values():
@@ -171,7 +179,7 @@ class Sending(Work):
         size = sum(artifact.size for artifact in piece.artifacts)
         sent = Files(piece.files, packed_cards(piece.artifacts))
         await resources.off_loop(resources.line.begin, "batch", encode(sent), size)
-        for stride in _strides(piece.artifacts):
+        for stride in in_batches(piece.artifacts, files_max=FILES_AT_ONCE, bytes_max=_STRIDE_BYTES):
             await resources.paced(self.tally, self.terms.pace, sum(artifact.size for artifact in stride))
             await resources.watched(self.tally, self._send_stride, stride, resources)
         taken = await resources.watched(self.tally, resources.line.finish, Moved)
@@ -240,19 +248,6 @@ class Sending(Work):
             return source.hashes(positions, buffer)
 
 
-def _strides(artifacts: Sequence[Artifact]) -> Iterator[list[Artifact]]:
-    stride: list[Artifact] = []
-    size = 0
-    for artifact in artifacts:
-        stride.append(artifact)
-        size += artifact.size
-        if size >= _STRIDE_BYTES:
-            yield stride
-            stride, size = [], 0
-    if stride:
-        yield stride
-
-
 # Fetching files from another node's data server.
 
 
@@ -266,7 +261,7 @@ class Fetching(Work):
     def __init__(self, intake: Intake, tally: TransferCounts, terms: Terms, speed: LineSpeed) -> None:
         super().__init__(intake, tally, terms, speed)
         self._incoming: dict[str, Incoming] = {}
-        self._buffers = SpareBuffers()
+        self._buffers = Buffers()
 
     def close(self) -> None:
         """Leave unfinished files to whoever continues them."""
@@ -358,7 +353,7 @@ class Fetching(Work):
         try:
             receipt = await resources.off_loop(self.intake.seal, self._incoming[digest], VERIFIER)
         except DigestMismatch as error:
-            return Moved(failed=((digest, error.found),), corrupted=frozenset({digest}))
+            return Moved.wrong(digest, error.found)
         return Moved(receipts=(receipt,))
 
     def _opened(self, large: LargeFile) -> Incoming:
@@ -373,7 +368,6 @@ class Fetching(Work):
 T = TypeVar("T")
 
 CONNECTIONS = 3
-READ_AT_ONCE = 256 << 20  # that a receiver hashes for one answer
 
 
 class HttpTransport:
@@ -399,7 +393,8 @@ class HttpTransport:
     async def fetch(self, node: DataNode, artifacts: Sequence[Artifact], terms: Terms) -> Moved:
         tally = TransferCounts(artifacts, terms, self._runtime)
         open_line = self._opener(node, terms)
-        await asyncio.to_thread(self._check_held_here, tally, read_again=terms.read_again)
+        look = partial(self._intake.look, tally.sizes(), read_again=terms.read_again)
+        tally.found(await asyncio.to_thread(look))
         if tally.open:
             await self._first_word(_hello, open_line)
         return await self._work(Fetching(self._intake, tally, terms, self._speed(node)), open_line)
@@ -413,6 +408,12 @@ class HttpTransport:
             return line.ask(verb, message, answer)
 
         return await self._first_word(say, self._opener(node, Terms(timeout_s=timeout_s)))
+
+    async def keep(self, node: DataNode, request: KeepRequest, *, timeout_s: float) -> KeepAnswer:
+        return await self.ask(node, "keep", request, KeepAnswer, timeout_s=timeout_s)
+
+    async def release(self, node: DataNode, request: ReleaseRequest, *, timeout_s: float) -> Released:
+        return await self.ask(node, "release", request, Released, timeout_s=timeout_s)
 
     async def _work(self, work: Work, open_line: Callable[[], HttpLine]) -> Moved:
         pool = PiecePool(
@@ -459,13 +460,6 @@ class HttpTransport:
         absent = [digest for digest, size in tally.sizes().items() if self._intake.held(digest, size) is None]
         tally.fail(dict.fromkeys(absent, "it is not whole in this node's store"))
 
-    def _check_held_here(self, tally: TransferCounts, *, read_again: bool) -> None:
-        look = self._intake.read_again if read_again else self._intake.held
-        held = [look(digest, size) for digest, size in tally.sizes().items()]
-        tally.found(receipt for receipt in held if receipt is not None)
-        if missing := sum(tally.sizes().values()):
-            self._intake.check_room(missing)
-
     async def _ask_what_is_held(
         self, tally: TransferCounts, open_line: Callable[[], HttpLine], *, read_again: bool
     ) -> None:
@@ -497,7 +491,7 @@ class HttpTransport:
             except (LineBroken, NotSigned) as error:
                 why = str(error)
                 if attempt + 1 < TRIES:
-                    await self._runtime.sleep(PAUSE_S * 2**attempt)
+                    await self._runtime.sleep(pause_s(attempt + 1))
         raise TransferFailed(why, retry_after_s=5.0)
 
 

@@ -27,7 +27,7 @@ import msgspec
 
 from ringrift.data.artifacts import Artifact, Receipt
 from ringrift.data.transfer.chunks import ChunksLacking
-from ringrift.data.transfer.contract import CHUNK_BYTES, Moved, Pace, Terms, TransferCall, watched
+from ringrift.data.transfer.contract import CHUNK_BYTES, Pace, Terms, TransferCall, watched
 from ringrift.data.transfer.http.wire import (
     HEAD,
     HEAD_BYTES_MAX,
@@ -42,7 +42,7 @@ from ringrift.data.transfer.http.wire import (
     encode,
 )
 from ringrift.errors import RingRiftError, StorageFull, Unavailable
-from ringrift.runtime import Runtime
+from ringrift.runtime import Runtime, back_off_s
 from ringrift.tls import WrongCertificate, parse_pin, wrap_pinned
 
 # One connection.
@@ -344,13 +344,9 @@ class TransferCounts(TransferCall):
         self._bytes_done = 0
 
     def found(self, receipts: Iterable[Receipt]) -> None:
-        before = len(self._already)
+        before, _ = self.settled()
         super().found(receipts)
-        self._bytes_done += sum(receipt.size for receipt in self._already[before:])
-
-    def took(self, answer: Moved) -> None:
-        self.arrived(answer.receipts)
-        self.fail(dict(answer.failed), corrupted=answer.corrupted)
+        self._bytes_done += self.settled()[0] - before
 
     async def count(self, crossed: int, *, known: int = 0) -> None:
         """Note bytes that crossed the line, and others that the receiver has without them."""
@@ -363,7 +359,7 @@ class TransferCounts(TransferCall):
 
     async def tell(self) -> None:
         # A file that failed is no progress: the line is not the better for it.
-        await self._show(self._bytes_done, len(self._receipts) + len(self._already))
+        await self._show(self._bytes_done, self.files_there)
 
 
 # Several connections to one node, each with a worker that takes the next piece of work.
@@ -377,7 +373,12 @@ A = ParamSpec("A")
 TRIES = 4  # without getting any further
 STRIDE_MIN = 1 << 14
 WATCHED_S = 0.5  # between two looks at how far a request is
-PAUSE_S = 0.1  # before the second try; each later one waits twice as long
+PAUSE_S, PAUSE_S_MAX = 0.1, 2.0  # before another try
+
+
+def pause_s(failures: int) -> float:
+    """How long to wait after so many tries that failed."""
+    return back_off_s(failures, first_s=PAUSE_S, longest_s=PAUSE_S_MAX)
 
 
 class PoolPiece(Protocol):
@@ -501,4 +502,4 @@ class PiecePool(Generic[P]):
             self.give_up(piece, error)
             return
         self.pieces.appendleft(piece)
-        await self.runtime.sleep(PAUSE_S * 2**piece.tries)
+        await self.runtime.sleep(pause_s(piece.tries + 1))

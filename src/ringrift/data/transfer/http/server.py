@@ -8,15 +8,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-import queue
 import socket
 import socketserver
 import ssl
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,11 +27,24 @@ import structlog
 from msgspec.structs import replace
 
 from ringrift.data.config import read_nodes
-from ringrift.data.protection.promises import Holder, KeepRequest, ReleaseRequest, open_holder
-from ringrift.data.transfer.chunks import ChunkedFile, ChunksLacking, Incoming, chunk_count, chunk_length
-from ringrift.data.transfer.contract import CHUNK_BYTES, Moved
+from ringrift.data.protection.promises import (
+    Holder,
+    KeepAnswer,
+    KeepRequest,
+    Released,
+    ReleaseRequest,
+    open_holder,
+)
+from ringrift.data.transfer.chunks import (
+    Buffers,
+    ChunkedFile,
+    ChunksLacking,
+    Incoming,
+    chunk_count,
+    chunk_length,
+)
+from ringrift.data.transfer.contract import ASKED_AT_ONCE, CHUNK_BYTES, Moved
 from ringrift.data.transfer.http.wire import (
-    ASKED_AT_ONCE,
     CHUNKS_AT_ONCE,
     DIGEST,
     FILES_AT_ONCE,
@@ -77,40 +88,11 @@ from ringrift.tls import CertificateFiles, own_files
 # position; nothing a peer says becomes part of a path unchecked.
 
 
-# Room for chunks, bounded for all connections together.
-
-
-_COUNT = 12
-_WAIT_S = 30.0
-
-
-class Buffers:
-    """As many buffers of one chunk as there may be requests with a payload at the same time."""
-
-    def __init__(self, count: int = _COUNT, *, wait_s: float = _WAIT_S) -> None:
-        self._free: queue.LifoQueue[memoryview | None] = queue.LifoQueue()
-        self._wait_s = wait_s
-        for _ in range(count):
-            self._free.put(None)  # made on first use
-
-    @contextmanager
-    def borrow(self) -> Iterator[memoryview]:
-        """Use a buffer; `Unavailable` if none gets free in time."""
-        try:
-            buffer = self._free.get(timeout=self._wait_s)
-        except queue.Empty:
-            raise Unavailable("all buffers are in use", retry_after_s=5.0) from None
-        buffer = buffer or memoryview(bytearray(CHUNK_BYTES))
-        try:
-            yield buffer
-        finally:
-            self._free.put(buffer)
-
-
 # The answers.
 
 
 VERIFIER = "http"
+_BUFFERS = 12  # room for chunks, of all connections together
 
 
 class Payload(Protocol):
@@ -146,79 +128,75 @@ class ServerAnswer:
     parts: tuple[FilePart, ...] = ()
 
 
+Answer = msgspec.Struct | ServerAnswer  # a head alone, or with what follows it
+
+
 class Answers:
     """The verbs. Safe from several threads."""
 
     def __init__(self, intake: Intake, buffers: Buffers, holder: Holder) -> None:
         self._intake, self._buffers, self._holder = intake, buffers, holder
-        self._verbs: Mapping[str, Callable[[bytes, Payload], ServerAnswer]] = {
-            "hello": self._hello,
-            "held": self._held,
-            "batch": self._batch,
-            "missing": self._missing,
-            "chunks": self._chunks,
-            "seal": self._seal,
-            "fetch_batch": self._fetch_batch,
-            "fetch_hashes": self._fetch_hashes,
-            "fetch_chunks": self._fetch_chunks,
-            "keep": self._keep,
-            "release": self._release,
+        self._verbs: Mapping[str, tuple[type[Any], Callable[[Any, Payload], Answer]]] = {
+            "hello": (Files, self._hello),
+            "held": (Files, self._held),
+            "batch": (Files, self._batch),
+            "missing": (ChunkRange, self._missing),
+            "chunks": (Chunks, self._chunks),
+            "seal": (FileToSeal, self._seal),
+            "fetch_batch": (Files, self._fetch_batch),
+            "fetch_hashes": (Positions, self._fetch_hashes),
+            "fetch_chunks": (Positions, self._fetch_chunks),
+            "keep": (KeepRequest, self._keep),
+            "release": (ReleaseRequest, self._release),
         }
 
     def answer(self, verb: str, head: bytes, payload: Payload) -> ServerAnswer:
         """Do what is asked; `ConfigError` for an unknown verb or a wrong head."""
-        known = self._verbs.get(verb)
-        if known is None:
+        if (known := self._verbs.get(verb)) is None:
             raise ConfigError(f"no verb is called {verb[:40]!r}")
-        return known(head, payload)
+        asked, act = known
+        found = act(decode(head, asked), payload)
+        return ServerAnswer(encode(found)) if isinstance(found, msgspec.Struct) else found
 
-    def _hello(self, _head: bytes, _payload: Payload) -> ServerAnswer:
-        return ServerAnswer(encode(Hello(self._intake.node)))
+    def _hello(self, _asked: Files, _payload: Payload) -> Hello:
+        return Hello(self._intake.node)
 
     # --- files that are here --------------------------------------------------------------------------
 
-    def _keep(self, head: bytes, _payload: Payload) -> ServerAnswer:
-        return ServerAnswer(encode(self._holder.keep(decode(head, KeepRequest))))
+    def _keep(self, asked: KeepRequest, _payload: Payload) -> KeepAnswer:
+        return self._holder.keep(asked)
 
-    def _release(self, head: bytes, _payload: Payload) -> ServerAnswer:
-        return ServerAnswer(encode(self._holder.release(decode(head, ReleaseRequest))))
+    def _release(self, asked: ReleaseRequest, _payload: Payload) -> Released:
+        return self._holder.release(asked)
 
     # --- files that come ------------------------------------------------------------------------------
 
-    def _held(self, head: bytes, _payload: Payload) -> ServerAnswer:
-        asked = decode(head, Files)
-        files = asked.files
-        _check_count(len(files), ASKED_AT_ONCE)
-        look = self._intake.read_again if asked.read_again else self._intake.held
-        receipts = {file.digest: look(file.digest, file.size) for file in files}
-        self._intake.check_room(sum(file.size for file in files if receipts[file.digest] is None))
-        return ServerAnswer(encode(Moved(receipts=tuple(r for r in receipts.values() if r is not None))))
+    def _held(self, asked: Files, _payload: Payload) -> Moved:
+        _check_count(len(asked.files), ASKED_AT_ONCE)
+        sizes = {file.digest: file.size for file in asked.files}
+        return Moved(receipts=self._intake.look(sizes, read_again=asked.read_again))
 
-    def _batch(self, head: bytes, payload: Payload) -> ServerAnswer:
-        asked = decode(head, Files)
-        files = asked.files
-        _check_small(files)
+    def _batch(self, asked: Files, payload: Payload) -> Moved:
+        _check_small(asked.files)
         with self._intake.batch(VERIFIER) as batch, self._buffers.borrow() as buffer:
             self._intake.check_room(payload.left)
-            for file in files:
+            for file in asked.files:
                 piece = buffer[: file.size]
                 payload.read_into(piece)
                 batch.add(file.digest, piece)
             taken = batch.seal()
         self._intake.cards.put(asked.cards, taken.receipts, sender=payload.peer)
-        return ServerAnswer(encode(taken))
+        return taken
 
-    def _missing(self, head: bytes, _payload: Payload) -> ServerAnswer:
-        asked = decode(head, ChunkRange)
+    def _missing(self, asked: ChunkRange, _payload: Payload) -> Positions:
         hashes = split_hashes(asked.hashes)
         _check_positions(asked.file, (asked.first, asked.first + max(0, len(hashes) - 1)))
         incoming = self._intake.incoming(asked.file.digest, asked.file.size)
         missing = tuple(incoming.missing(asked.first, hashes))
         begun = incoming.begun(missing)
-        return ServerAnswer(encode(Positions(asked.file, missing, begun if any(begun) else ())))
+        return Positions(asked.file, missing, begun if any(begun) else ())
 
-    def _chunks(self, head: bytes, payload: Payload) -> ServerAnswer:
-        sent = decode(head, Chunks)
+    def _chunks(self, sent: Chunks, payload: Payload) -> Positions:
         hashes = split_hashes(sent.hashes)
         _check_positions(sent.file, sent.positions)
         if len(hashes) != len(sent.positions):
@@ -234,7 +212,7 @@ class Answers:
                     incoming.write(position, expected, piece)
                 except DigestMismatch:
                     wrong.append(position)
-        return ServerAnswer(encode(Positions(sent.file, tuple(wrong))))
+        return Positions(sent.file, tuple(wrong))
 
     def _read_chunk(
         self, incoming: Incoming, position: int, piece: memoryview, done: int, payload: Payload
@@ -249,35 +227,29 @@ class Answers:
             incoming.keep_begun(position, piece[: done + before - payload.left])
             raise
 
-    def _seal(self, head: bytes, payload: Payload) -> ServerAnswer:
-        file = decode(head, FileToSeal)
-        if (held := self._intake.held(file.digest, file.size)) is not None:
-            self._intake.cards.put(file.cards, (held,), sender=payload.peer)
-            return ServerAnswer(encode(Moved(receipts=(held,))))
-        incoming = self._intake.incoming(file.digest, file.size)
-        try:
-            receipt = self._intake.seal(incoming, VERIFIER)
-        except DigestMismatch as error:
-            wrong = frozenset({file.digest})
-            return ServerAnswer(encode(Moved(failed=((file.digest, error.found),), corrupted=wrong)))
+    def _seal(self, file: FileToSeal, payload: Payload) -> Moved:
+        receipt = self._intake.held(file.digest, file.size)
+        if receipt is None:
+            incoming = self._intake.incoming(file.digest, file.size)
+            try:
+                receipt = self._intake.seal(incoming, VERIFIER)
+            except DigestMismatch as error:
+                return Moved.wrong(file.digest, error.found)
         self._intake.cards.put(file.cards, (receipt,), sender=payload.peer)
-        return ServerAnswer(encode(Moved(receipts=(receipt,))))
+        return Moved(receipts=(receipt,))
 
     # --- files that go --------------------------------------------------------------------------------
 
-    def _fetch_batch(self, head: bytes, _payload: Payload) -> ServerAnswer:
-        files = decode(head, Files).files
-        _check_small(files)
-        there = [file for file in files if self._size(file.digest) == file.size]
+    def _fetch_batch(self, asked: Files, _payload: Payload) -> ServerAnswer:
+        _check_small(asked.files)
+        there = [file for file in asked.files if self._size(file.digest) == file.size]
         parts = tuple(FilePart(self._intake.folder.place(file.digest), 0, file.size) for file in there)
         return ServerAnswer(encode(Files(tuple(there))), parts)
 
-    def _fetch_hashes(self, head: bytes, _payload: Payload) -> ServerAnswer:
-        asked = decode(head, Positions)
-        return ServerAnswer(encode(self._hashed(asked)))
+    def _fetch_hashes(self, asked: Positions, _payload: Payload) -> Chunks:
+        return self._hashed(asked)
 
-    def _fetch_chunks(self, head: bytes, _payload: Payload) -> ServerAnswer:
-        asked = decode(head, Positions)
+    def _fetch_chunks(self, asked: Positions, _payload: Payload) -> ServerAnswer:
         chunks = self._hashed(asked)
         begun = asked.begun if chunks.positions and asked.begun else (0,) * len(chunks.positions)
         chunks = replace(chunks, begun=begun if any(begun) else ())
@@ -723,7 +695,7 @@ class DataServer:
         try:
             server = DataHttpServer(
                 self._address,
-                answers=Answers(self._intake, Buffers(), self._holder),
+                answers=Answers(self._intake, Buffers(_BUFFERS), self._holder),
                 signer=Signer(self._secret),
                 once_only=OnceOnly(now_s=self._runtime.now_s, monotonic_s=self._runtime.monotonic_s),
                 monotonic_s=self._runtime.monotonic_s,

@@ -39,7 +39,6 @@ HEAD_BYTES_MAX = 4 << 20
 CHUNKS_AT_ONCE = 16  # of a large file in one request
 BATCH_BYTES_MAX = 16 << 20  # of small files in one request
 FILES_AT_ONCE = 256
-ASKED_AT_ONCE = 10_000
 PAYLOAD_BYTES_MAX = max(CHUNKS_AT_ONCE * CHUNK_BYTES, BATCH_BYTES_MAX + CHUNK_BYTES)
 
 
