@@ -245,6 +245,27 @@ def test_a_judgement_that_has_begun_gives_way_to_who_has_learned_much_more():
     assert judged(planned(story))[0] == newer
 
 
+def test_a_judgement_of_a_few_games_a_job_does_not_give_way_before_they_could_show_anything():
+    """On a large board a job has time for four games, and many trainings end before the next job."""
+    story, champion = a_champion()
+    candidate = new_model(story)
+    for _ in range(6):
+        story.evaluate(candidate, champion, wins=4, losses=0)
+        story.state.models[new_model(story)].rows_seen = 100 * story.state.models[candidate].rows_seen
+        carry_out(story, planned(story))
+    assert story.state.models[candidate].state is not ModelState.ARCHIVED
+    story.evaluate(candidate, "random", wins=60, losses=0)
+    carry_out(story, planned(story))
+    assert story.state.champion == candidate
+
+    worse = open_candidates(story.state)[0].digest
+    for games in range(4, 28, 4):
+        story.evaluate(worse, candidate, wins=2, losses=2)
+        story.state.models[new_model(story)].rows_seen = 10_000 * story.state.models[candidate].rows_seen
+        carry_out(story, planned(story))
+        assert (story.state.models[worse].state is ModelState.ARCHIVED) == (games >= 24)
+
+
 def test_only_who_has_played_for_its_promotion_waits_for_a_verdict():
     story, champion = a_champion()
     assert waiting_for_verdict(story.state) == 0

@@ -134,8 +134,9 @@ def _played(request: WantedGames, matches: Iterable[Match]) -> int:
 # has begun goes on until it is decided, then the newest is next. A candidate gives way to a newer one
 #
 # - when its judgement has not begun, and that of the newer one is to begin,
-# - when its judgement has begun, has not come a third of the way to a promotion, and a newer one waits,
-# - when its judgement has begun, and a newer one waits that has learned much more,
+# - when its judgement has begun, has not come a third of the way to a promotion after as many games as can
+#   show a clear gain, and a newer one waits,
+# - the same, wherever on the way, if one job has time for that many and the newer one has learned much more,
 # - when there is no champion yet, neither one job nor as many games as can show it showed that it holds the
 #   floor, it is not far above it either, and a newer one waits,
 # - when a model newer than it has become the champion.
@@ -147,6 +148,7 @@ def _played(request: WantedGames, matches: Iterable[Match]) -> int:
 OPEN = (ModelState.EVALUATING, ModelState.STAGING)
 JUDGING = ("evaluate", "tournament")  # kinds of jobs whose time counts
 WAY_TO_GO_ON = 1 / 3  # to the upper bound: benchmarks/candidates_given_up.py shows why
+CLEAR_GAMES = 24  # the fewest that show a clear gain
 # What counts as the recent past: so many seconds of the slots of a config, at most so much processor time,
 # never less than what two jobs need, and nothing from before GPUs came or went. Within it the share holds, so
 # that other work goes on evenly.
@@ -252,7 +254,6 @@ def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgement) 
     seen = found.evidence[found.gate]
     if newest.number <= candidate.number or not seen["games"]:
         return None
-    has_learned_more = 0 < GROWN * candidate.rows_seen <= newest.rows_seen
     if found.gate == promotion.FLOOR:
         # It won a long match before, unless it is the first model, which only had to beat an untrained one.
         # On a large board one job has no time for the games that can show it: each would give way.
@@ -261,10 +262,21 @@ def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgement) 
         is_far_above = seen["score"] >= (1 + floor.share) / 2
         if snapshot.state.champion is not None or seen["games"] < floor.games_decisive or is_far_above:
             return None
-    elif seen["llr"] >= WAY_TO_GO_ON * seen["bounds"][1] and not has_learned_more:
-        return None
+    else:
+        # On a large board a job has time for a few games: each would give way after them.
+        is_far = seen["llr"] >= WAY_TO_GO_ON * seen["bounds"][1]
+        if seen["games"] < CLEAR_GAMES or (is_far and not _is_outgrown(snapshot, candidate, newest)):
+            return None
     reason = f"{found.reason}; a newer candidate, model {newest.number}, is judged instead"
     return Archived(at_s=snapshot.now_s, model=candidate.digest, reason=reason)
+
+
+def _is_outgrown(snapshot: Snapshot, candidate: Model, newest: Model) -> bool:
+    """Whether one job may show a clear gain of *newest*, which has learned much more."""
+    state = snapshot.state
+    games = next((m.games for m in reversed(state.matches) if m.first == candidate.digest), 0)
+    has_learned_more = 0 < GROWN * candidate.rows_seen <= newest.rows_seen
+    return state.champion is not None and games >= CLEAR_GAMES and has_learned_more
 
 
 # --- the share of judging ---------------------------------------------------------------------------------
