@@ -263,6 +263,19 @@ CLEAR_GAINS = ((100.0, 0.01), (240.0, 0.005))
 
 
 @dataclass(frozen=True, slots=True)
+class ClearGain:
+    """How sure it is that a player is that far ahead."""
+
+    elo: float
+    llr: float
+    bound: float  # from which on it is believed
+
+    @property
+    def is_shown(self) -> bool:
+        return self.llr >= self.bound
+
+
+@dataclass(frozen=True, slots=True)
 class SequentialTest:
     """Stronger by elo1, or by elo0 only? At *games_max* the likelier of the two counts.
 
@@ -275,7 +288,7 @@ class SequentialTest:
 
     def result(self, found: Evidence) -> MatchJudgement:
         state = found.state(self.config)
-        if state.verdict is Verdict.STRONGER or (self.clear_gains and self._is_far_ahead(found)):
+        if state.verdict is Verdict.STRONGER or any(gain.is_shown for gain in self.gains(found)):
             return MatchJudgement(MatchVerdict.PASSED)
         if state.verdict is Verdict.NOT_STRONGER:
             return MatchJudgement(MatchVerdict.FAILED)
@@ -283,12 +296,18 @@ class SequentialTest:
             return MatchJudgement(MatchVerdict.PASSED if state.llr > 0 else MatchVerdict.FAILED, at_cap=True)
         return MatchJudgement(MatchVerdict.OPEN)
 
-    def _is_far_ahead(self, found: Evidence) -> bool:
-        elo0, rates = self.config.elo0, (self.config.alpha, self.config.beta)
-        return any(
-            found.state(SprtConfig(elo0, elo0 + gain, *rates, self.config.scale)).llr >= -log(risk)
-            for gain, risk in CLEAR_GAINS
-        )
+    def gains(self, found: Evidence) -> list[ClearGain]:
+        """What *found* says of each gain that lets a player pass sooner."""
+        config, found_gains = self.config, []
+        for elo, risk in CLEAR_GAINS if self.clear_gains else ():
+            wider = SprtConfig(config.elo0, config.elo0 + elo, config.alpha, config.beta, config.scale)
+            found_gains.append(ClearGain(elo, found.state(wider).llr, -log(risk)))
+        return found_gains
+
+    def way_to_pass(self, found: Evidence) -> float:
+        """How much of the way to the nearest bound of those at which the player passes is done."""
+        state = found.state(self.config)
+        return max([state.llr / state.upper, *(gain.llr / gain.bound for gain in self.gains(found))])
 
 
 @dataclass(frozen=True, slots=True)

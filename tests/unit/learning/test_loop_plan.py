@@ -9,7 +9,7 @@ from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.learning.facts.facts import SLOTS_TOPIC, JobIssued, Noted
 from ringrift.learning.facts.ledger import Ledger
 from ringrift.learning.facts.records import BucketRules, Shard, ShardState
-from ringrift.learning.facts.state import fold
+from ringrift.learning.facts.state import REFUSED_EARN_NOTHING, fold
 from ringrift.learning.plan.orders import Snapshot, validate_order
 from ringrift.learning.plan.plan import plan
 from ringrift.learning.plan.rules import PLAN_VERSION, rules_note
@@ -207,7 +207,7 @@ def test_games_that_are_refused_for_their_score_earn_no_training_on_the_old_rows
 
 
 def test_what_an_earlier_version_of_the_plan_let_refused_games_earn_stays_earned():
-    story = after_poor_games(PLAN_VERSION - 1)
+    story = after_poor_games(REFUSED_EARN_NOTHING - 1)
     earned = story.state.bucket.earned
     story.write(rules_note(story.state, RULES, at_s=story.now_s))
     assert story.state.bucket.earned == earned

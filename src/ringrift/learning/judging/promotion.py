@@ -345,6 +345,10 @@ def _beats(
         )
     passed = result.verdict is MatchVerdict.PASSED
     how = "stronger" if passed else "not stronger"
+    if shown := [gain for gain in test.gains(found) if passed and gain.is_shown]:
+        gain = shown[-1]
+        words += f"; rather {gain.elo:.0f} points ahead, LLR {gain.llr:+.2f} of {gain.bound:.2f}"
+        evidence["clear_gain"] = {"elo": gain.elo, "llr": round(gain.llr, 4), "bound": round(gain.bound, 4)}
     return PromotionJudgement(
         verdict=PromotionVerdict.PROMOTE if passed else PromotionVerdict.REJECT,
         gate=gate,

@@ -37,12 +37,13 @@ from ringrift.learning.plan.rules import LearningRules
 from ringrift.learning.plan.stages import MODEL_PERFORMANCE_WATCHDOG, hold_of, is_stopped
 from ringrift.learning.plan.training_data import distrusted_models, is_recalled_model
 from ringrift.learning.plan.trust import previous_champion, shaken_since
+from ringrift.statistics.match_evidence import SequentialTest
 from ringrift.work.shares import board_and_players
 
 # Games that somebody asked for: an evaluation, a ladder, a second look at a champion.
 #
 # A request is a note among the facts of a config. It stays open until its games were played or its time is
-# over, and the plan orders them when no candidate waits: nobody but the plan starts games.
+# over, and the plan orders them in turns with candidates: nobody but the plan starts games.
 
 
 WANTED_TOPIC = "wanted_games"
@@ -134,9 +135,9 @@ def _played(request: WantedGames, matches: Iterable[Match]) -> int:
 # has begun goes on until it is decided, then the newest is next. A candidate gives way to a newer one
 #
 # - when its judgement has not begun, and that of the newer one is to begin,
-# - when its judgement has begun, has not come a third of the way to a promotion after as many games as can
-#   show a clear gain, and a newer one waits,
-# - the same, wherever on the way, if one job has time for that many and the newer one has learned much more,
+# - when its judgement has begun, has not come a third of the way to a promotion after as many games as show a
+#   clear gain, and a newer one waits,
+# - the same, wherever on the way, where a job has time for many games and a newer one has learned much more,
 # - when there is no champion yet, neither one job nor as many games as can show it showed that it holds the
 #   floor, it is not far above it either, and a newer one waits,
 # - when a model newer than it has become the champion.
@@ -148,7 +149,8 @@ def _played(request: WantedGames, matches: Iterable[Match]) -> int:
 OPEN = (ModelState.EVALUATING, ModelState.STAGING)
 JUDGING = ("evaluate", "tournament")  # kinds of jobs whose time counts
 WAY_TO_GO_ON = 1 / 3  # to the upper bound: benchmarks/candidates_given_up.py shows why
-CLEAR_GAMES = 24  # the fewest that show a clear gain
+FAST_GAMES = 24  # of a job; a clear gain can show in as many
+GAMES_FIRST = 64  # of a candidate before it may give way: a clear gain shows within them
 # What counts as the recent past: so many seconds of the slots of a config, at most so much processor time,
 # never less than what two jobs need, and nothing from before GPUs came or went. Within it the share holds, so
 # that other work goes on evenly.
@@ -264,19 +266,22 @@ def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgement) 
             return None
     else:
         # On a large board a job has time for a few games: each would give way after them.
-        is_far = seen["llr"] >= WAY_TO_GO_ON * seen["bounds"][1]
-        if seen["games"] < CLEAR_GAMES or (is_far and not _is_outgrown(snapshot, candidate, newest)):
+        test, before = found.plays[0].test, found.plays[0].before
+        assert isinstance(test, SequentialTest)
+        assert before is not None
+        is_far = test.way_to_pass(before) >= WAY_TO_GO_ON
+        if seen["games"] < GAMES_FIRST or (is_far and not _is_outgrown(snapshot, candidate, newest)):
             return None
     reason = f"{found.reason}; a newer candidate, model {newest.number}, is judged instead"
     return Archived(at_s=snapshot.now_s, model=candidate.digest, reason=reason)
 
 
 def _is_outgrown(snapshot: Snapshot, candidate: Model, newest: Model) -> bool:
-    """Whether one job may show a clear gain of *newest*, which has learned much more."""
+    """Whether one job may show how much better *newest* is, which has learned much more."""
     state = snapshot.state
     games = next((m.games for m in reversed(state.matches) if m.first == candidate.digest), 0)
     has_learned_more = 0 < GROWN * candidate.rows_seen <= newest.rows_seen
-    return state.champion is not None and games >= CLEAR_GAMES and has_learned_more
+    return state.champion is not None and games >= FAST_GAMES and has_learned_more
 
 
 # --- the share of judging ---------------------------------------------------------------------------------
@@ -351,7 +356,8 @@ def plan_judgement(snapshot: Snapshot, made: ConfigPlan) -> None:
             if not running:
                 made.say("evaluate", "there is no model yet")
         elif not running and not _watch(snapshot, made):
-            made.say("evaluate", "the champion is rated and no candidate waits")
+            rated = "is rated" if _may_rate(snapshot) else "is rated later, since ratings had their part"
+            made.say("evaluate", f"the champion {rated} and no candidate waits")
         return
     if _doubts_first(snapshot):
         if not running:
@@ -407,12 +413,11 @@ def _judge(snapshot: Snapshot, made: ConfigPlan, candidate: Model, *, running: b
         made.decided.append(dropped)
         return
     begun = candidate.digest in _begun(state, [candidate])
-    part = 1.0 if begun or _has_grown(snapshot, candidate) else SPARE_SHARE
-    waits = why_judging_waits(snapshot, part=part)
-    others_turn = not begun and state.champion is not None and (waits or _others_turn(state))
-    if others_turn and _watch(snapshot, made):
+    if not begun and _others_turn(state) and state.champion is not None and _watch(snapshot, made):
         return
-    if waits:
+    # With games that somebody asked for it takes turns: they would wait with it, or take all of the share.
+    at_once = begun or _has_grown(snapshot, candidate) or bool(wanted_games(state, snapshot.now_s))
+    if waits := why_judging_waits(snapshot, part=1.0 if at_once else SPARE_SHARE):
         made.say("evaluate", f"model {candidate.number} waits to be judged: {waits}")
         return
     if not begun:
@@ -427,10 +432,22 @@ def _has_grown(snapshot: Snapshot, candidate: Model) -> bool:
     state = snapshot.state
     if state.champion is None:
         return True
-    met = (match.first for match in state.trusted_matches() if match.second == state.champion)
-    judged = (state.models[digest].rows_seen for digest in (state.champion, *met) if digest in state.models)
+    champion = state.models[state.champion]
+    if not champion.rows_seen or not candidate.rows_seen:
+        return True  # a program of the user's does not tell
+    met = {match.first for match in state.trusted_matches() if match.second == champion.digest}
+    # What was given up does not count: it may have learned from more than the line that goes on.
+    line = takewhile(lambda model: model is not champion, _line_of(state, candidate))
+    judged = [champion.rows_seen, *(model.rows_seen for model in line if model.digest in met)]
     least = GROWN_TRAININGS * snapshot.rules.bucket.chunk_steps
     return candidate.rows_seen >= GROWN * max(judged) + least
+
+
+def _line_of(state: ConfigState, model: Model) -> Iterator[Model]:
+    """What *model* was trained on from, the newest first."""
+    while (parent := state.models.get(model.parent or "")) is not None:
+        yield parent
+        model = parent
 
 
 def _verdict(
@@ -553,7 +570,7 @@ def _ratings(snapshot: Snapshot, model: Model, before: Sequence[Pairing] = ()) -
 
     Matches between models hold their ratings together, so only the first champion needs games of its own.
     """
-    if not _may_rate(snapshot.state):
+    if not _may_rate(snapshot):
         return ()
     played = {match.second for match in snapshot.state.trusted_matches() if match.first == model.digest}
     played |= {each.opponent for each in before}
@@ -562,7 +579,13 @@ def _ratings(snapshot: Snapshot, model: Model, before: Sequence[Pairing] = ()) -
     return tuple(Pairing(name, rules.rating_games, RATING) for name in missing)
 
 
-def _may_rate(state: ConfigState) -> bool:
+def _may_rate(snapshot: Snapshot) -> bool:
+    state = snapshot.state
+    met = {(match.first, match.second) for match in state.trusted_matches()}
+    champions = {state.champion, *(change.model for change in state.promotions)}
+    wanted = snapshot.rules.rating_opponents
+    if not any(all((model, opponent) in met for opponent in wanted) for model in champions):
+        return True
     matches = [match for match in state.matches[-MATCHES_SEEN:] if match.at_s >= state.gpus_since_s]
     rating_s = sum(match.cpu_s for match in matches if match.purpose == RATING)
     return rating_s <= RATINGS_SHARE * sum(match.cpu_s for match in matches)

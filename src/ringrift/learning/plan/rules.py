@@ -201,7 +201,7 @@ def _refuse_unknown(table: Mapping[str, Any], rules: type[msgspec.Struct], name:
 
 CHANGES_SHOWN = 5
 # What follows from the same facts and rules. Decisions of another version of the plan are not made again.
-PLAN_VERSION = 14
+PLAN_VERSION = 15
 
 
 def rules_of(fact: AnyFact) -> LearningRules | None:
