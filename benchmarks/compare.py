@@ -3,10 +3,10 @@
     python benchmarks/compare.py COMMIT                        # every figure below, seven rounds
     python benchmarks/compare.py COMMIT publish --rounds 3
 
-Each round runs each benchmark once in a checkout of COMMIT and once in this tree, each with its own source
-and program, so that what disturbs the machine disturbs both. A figure is a ratio to the peer that the same
-run measured, where there is one. It holds if its median is no more than 5 % worse than before, or if the two
-medians are closer than the rounds of one version are to each other.
+Each round runs each benchmark once in a checkout of COMMIT and once in this tree, each installed with its own
+source, program and entry points, so that what disturbs the machine disturbs both. A figure is a ratio to the
+peer that the same run measured, where there is one. It holds if its median is no more than 5 % worse than
+before, or if the two medians are closer than the rounds of one version are to each other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import tempfile
+import venv
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -104,11 +106,11 @@ def main() -> int:
     with checkout(options.commit) as before:
         for number in range(options.rounds):
             for name in dict.fromkeys(each.benchmark for each in figures):
-                trees = [("before", before), ("now", ROOT)]
+                versions = [("before", before), ("now", Version(ROOT, Path(sys.executable)))]
                 # Whoever comes first finds a cooler processor and an emptier disk: each does by turns.
-                for which, tree in trees if number % 2 == 0 else reversed(trees):
+                for which, version in versions if number % 2 == 0 else reversed(versions):
                     print(f"round {number + 1} of {options.rounds}: {name}, {which}", flush=True)
-                    result = one_run(tree, name, quick=options.quick)
+                    result = one_run(version, name, quick=options.quick)
                     found.setdefault(name, {"before": [], "now": []})[which].append(result)
         if options.json:
             options.json.write_text(json.dumps(found, indent=2) + "\n")
@@ -134,34 +136,52 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    tree: Path
+    python: Path
+
+
 @contextmanager
-def checkout(commit: str) -> Iterator[Path]:
-    """A folder with the tree of *commit*, gone afterwards."""
+def checkout(commit: str) -> Iterator[Version]:
+    """The tree of *commit*, installed in a folder that is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="ringrift-before-") as folder:
         tree = Path(folder) / "tree"
         git = ["git", "-C", str(ROOT), "worktree"]
         subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
         try:
-            yield tree
+            yield Version(tree, installed(tree, Path(folder) / "venv"))
         finally:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
-def one_run(tree: Path, name: str, *, quick: bool) -> Result:
-    """What the benchmark *name* of *tree* finds, with the source of that tree."""
-    out = tree / "benchmarks" / f".{name}.json"
-    argv = [sys.executable, str(tree / "benchmarks" / "run_all.py"), name, "--json", str(out)]
+def installed(tree: Path, folder: Path) -> Path:
+    """The interpreter of a new environment with the program of *tree*, and the libraries of this one."""
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    (packages,) = folder.glob("lib/python*/site-packages")
+    # A folder named in a .pth file comes last, and the .pth files in it, ours among them, are not read.
+    (packages / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
+    subprocess.run([*pip, "--editable", str(tree)], check=True)
+    return python
+
+
+def one_run(version: Version, name: str, *, quick: bool) -> Result:
+    """What the benchmark *name* of *version* finds."""
+    out = version.tree / "benchmarks" / f".{name}.json"
+    argv = [str(version.python), str(version.tree / "benchmarks" / "run_all.py"), name, "--json", str(out)]
     # A missed target makes its exit code 1; without a file there is no result.
     ran = subprocess.run(
         [*argv, *(["--quick"] if quick else [])],
-        env={**os.environ, "PYTHONPATH": str(tree / "src")},
+        env={**os.environ, "PATH": f"{version.python.parent}{os.pathsep}{os.environ['PATH']}"},
         capture_output=True,
         text=True,
         check=False,
         timeout=1800,
     )
     if not out.exists():
-        sys.exit(f"{name} of {tree} ended with {ran.returncode}:\n{ran.stdout}{ran.stderr}")
+        sys.exit(f"{name} of {version.tree} ended with {ran.returncode}:\n{ran.stdout}{ran.stderr}")
     result: Result = json.loads(out.read_text())[name]
     out.unlink()
     return result
