@@ -299,36 +299,35 @@ def test_names_of_classes_and_files_use_the_words_of_the_glossary():
     assert found == []
 
 
-# Names of functions, parameters and variables that keep such a word: public, stored, or of the field.
+# Names of functions, variables and constants that keep such a word: public, stored, or of the field.
 KEEPS_ITS_WORD = {
     "coordination/backpressure.py": {"book"},  # an option of a public class
     "coordination/duration_scheduler.py": {"book"},
-    "data/transfer/limits.py": {"book", "_book"},
+    "data/config.py": {"FILES_PER_TRIP"},  # a public name of `app.coordination.sync_constants`
     "jobs/evaluation/matches.py": {"game_book"},  # the opening book of a match
-    "status.py": {"told_by_store"},  # of the rooms that are named below
 }
 
 
 def names_in_functions(tree):
-    """What functions, parameters and variables are called; constants and attributes may be stored."""
+    """What functions, parameters, variables, constants and private attributes are called."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
         elif isinstance(node, ast.arg):
             yield node.arg
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id.islower():
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_private(node.attr):
+            yield node.attr
 
 
-def test_names_of_functions_parameters_and_variables_use_the_words_of_the_glossary():
+def test_names_of_functions_parameters_variables_and_constants_use_the_words_of_the_glossary():
     unused, found = unused_words(), []
     for path in modules():
         name = path.relative_to(SOURCE).as_posix().removeprefix("ringrift/")
-        # In these two rooms some are left: what each should be called takes a look at it.
-        rare = {"told", "keeper", "news", "picture"} if name.startswith(("coordination/", "data/")) else set()
         for each in set(names_in_functions(parsed(text_of(path)))) - KEEPS_ITS_WORD.get(name, set()):
-            words = set(each.strip("_").split("_"))
-            if {word.removesuffix("s") for word in words} & (unused - rare) or words & (unused - rare):
+            words = set(each.strip("_").lower().split("_"))
+            if {word.removesuffix("s") for word in words} & unused or words & unused:
                 found.append(f"{name}: {each}")
     assert found == []
 

@@ -148,7 +148,7 @@ async def _request(engine: Engine, request: DaemonRequest, *, runs: bool) -> Dae
     return request
 
 
-_DEEDS = {DaemonVerb.STOP: "is stopped", DaemonVerb.START: "is started", DaemonVerb.RESTART: "was restarted"}
+_DONE = {DaemonVerb.STOP: "is stopped", DaemonVerb.START: "is started", DaemonVerb.RESTART: "was restarted"}
 _NEXT = {DaemonVerb.STOP: "stays stopped", DaemonVerb.START: "starts", DaemonVerb.RESTART: "starts"}
 
 
@@ -159,7 +159,7 @@ def _outcome(done: DaemonRequest, *, runs: bool) -> str:
         return f"the run has not answered within {duration(ANSWER_S_MAX)}; the request is noted and stands"
     if done.problem:
         return f"{done.daemon} could not be asked to {done.want}: {done.problem}"
-    return f"{done.daemon} {_DEEDS[done.want]}"
+    return f"{done.daemon} {_DONE[done.want]}"
 
 
 def _daemon_row(

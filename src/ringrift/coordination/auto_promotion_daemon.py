@@ -43,7 +43,7 @@ log = structlog.get_logger()
 INTERVAL_S = 60.0
 # One regression leads to several events within seconds; they are one reason to look again.
 COOLDOWN_S = 300.0
-NEWS_MAX = 100
+REPORTS_MAX = 100
 # A regression this small is noise as often as not; the test would only repeat what it said.
 _MILD = frozenset({"none", "minor"})
 _SHOWN_ONLY = frozenset({"LOW_QUALITY_DATA_WARNING"})  # of the data, which says nothing of this champion
@@ -115,7 +115,7 @@ class AutoPromotionDaemon(AskedDaemon):
             return
         # Kept before the checks below, so that health shows a report also when it leads to no second look.
         self._reports[config] = (now_s, words)
-        while len(self._reports) > NEWS_MAX:
+        while len(self._reports) > REPORTS_MAX:
             self._reports.popitem(last=False)
         state = loop.state(config)
         if event.event_type in _SHOWN_ONLY or not self._may_look_again(state, now_s):
@@ -159,8 +159,8 @@ class AutoPromotionDaemon(AskedDaemon):
         except (RingRiftError, OSError) as error:
             log.error("promotion.not_installed", config=state.config, model=champion, error=str(error))
             # Told once per champion: the cycle tries again every minute and would repeat the event each time.
-            told, _ = self._failed.get(state.config, ("", ""))
-            if champion != told:
+            reported, _ = self._failed.get(state.config, ("", ""))
+            if champion != reported:
                 self._failed[state.config] = (champion, str(error))
                 await self._tell_failed(state.config, champion, error)
         else:
@@ -189,9 +189,9 @@ class AutoPromotionDaemon(AskedDaemon):
         if len(now) < 2 or not all(count > self._crossed.get(config, 0) for config, count in now.items()):
             return
         self._crossed = now
-        told = {"model_id": state.champion or "", "config_keys": sorted(now)}
+        models = {"model_id": state.champion or "", "config_keys": sorted(now)}
         decision = "every config has a new champion"
-        await self.router.publish("CROSSBOARD_PROMOTION", {**told, "decision": decision}, self.name)
+        await self.router.publish("CROSSBOARD_PROMOTION", {**models, "decision": decision}, self.name)
 
     @reported_health
     def health_check(self) -> HealthCheckResult:

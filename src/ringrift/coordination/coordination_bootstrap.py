@@ -399,7 +399,7 @@ def get_system_health() -> dict[str, Any]:
     """Return the health of the whole in the shape of the quick start."""
     initialiser = get_initialiser()
     if not initialiser.results:
-        return _told_health()
+        return _reported_health()
     scores, issues = _coordinator_scores(initialiser)
     overall = sum(scores.values()) / len(scores) if scores else 0.0
     if not scores:
@@ -419,7 +419,7 @@ def get_system_health() -> dict[str, Any]:
     }
 
 
-def _told_health() -> dict[str, Any]:
+def _reported_health() -> dict[str, Any]:
     """Of a process without coordinators: what the run says, or that nobody does."""
     # The report is the control process's own: asked there, it would answer with what it said before.
     report = None if process_scope().peek(ControlHere) else read_report()

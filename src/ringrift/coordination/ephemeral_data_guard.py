@@ -122,7 +122,7 @@ async def evacuate(
         for batch in in_batches(taken, files_max=BATCH_FILES, bytes_max=BATCH_BYTES):
             remaining_s = deadline_s - plane.runtime.monotonic_s()
             try:
-                moved = await _copied(plane, batch, host, target.name, priority, remaining_s)
+                moved = await _copy_in_time(plane, batch, host, target.name, priority, remaining_s)
             except RingRiftError as fault:
                 log.warning("evacuation.failed", host=host, target=target.name, error=str(fault))
                 errors.append(f"{target.name}: {fault}")
@@ -144,7 +144,7 @@ async def evacuate(
     )
 
 
-async def _copied(
+async def _copy_in_time(
     plane: DataPlane, batch: list[Artifact], host: str, target: str, priority: str, remaining_s: float
 ) -> Moved:
     """What arrived, and why the rest did not; `TransferFailed` if nothing more can go to *target*."""
@@ -478,8 +478,8 @@ class EphemeralDataGuard(WiredCoordinator):
         if done.moved:
             payload = {"node_id": host, "games_pushed": done.games, "target_nodes": list(done.targets)}
             paths = [f"blob:{digest}" for digest in done.moved[:100]]
-            told = {**payload, "db_paths": paths, "is_ephemeral": True}
-            await self.router.publish("GAME_SYNCED", told, NAME)
+            report = {**payload, "db_paths": paths, "is_ephemeral": True}
+            await self.router.publish("GAME_SYNCED", report, NAME)
 
     # --- what it hears, and its end -------------------------------------------------------------------
 

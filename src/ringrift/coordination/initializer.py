@@ -34,7 +34,7 @@ from ringrift.runtime import Runtime, back_off_s, system_runtime
 
 log = structlog.get_logger()
 
-TOLD_S_MAX = 5.0
+DELIVERY_S_MAX = 5.0
 RETRY_S_MAX = 60.0  # between two tries of a start, unless the first wait is longer
 RESTART_S_MAX = 10.0
 
@@ -79,7 +79,7 @@ class Initialiser:
         self.results: dict[str, InitResult] = {}
         self.instances: dict[str, Any] = {}  # in the order in which they came up
         self._given: dict[str, dict[str, Any]] = {}  # the arguments that each was brought up with
-        self._untold: list[str] = []  # events that could not be published
+        self._unpublished: list[str] = []  # events that could not be published
         self.started_s: float | None = None
         self.completed_s: float | None = None
         self.shutdown_requested = False
@@ -95,7 +95,7 @@ class Initialiser:
     def errors(self) -> list[str]:
         """What is wrong now: by the results, so that what came up in a later call is named no longer."""
         problems = {name: _problem(self.registry[name], result) for name, result in self.results.items()}
-        return [*(f"{name}: {why}" for name, why in problems.items() if why), *self._untold]
+        return [*(f"{name}: {why}" for name, why in problems.items() if why), *self._unpublished]
 
     def initialise(self, options: BootstrapOptions) -> None:
         """Bring everything up; what is up already is changed as *options* ask.
@@ -116,9 +116,9 @@ class Initialiser:
         """
         for delay_s in self._steps(options):
             await self._runtime.sleep(delay_s)
-        await self.told(timeout_s=TOLD_S_MAX)
+        await self.wait_until_delivered(timeout_s=DELIVERY_S_MAX)
 
-    async def told(self, *, timeout_s: float) -> None:
+    async def wait_until_delivered(self, *, timeout_s: float) -> None:
         """Wait until what was told inside this loop has been delivered, or for *timeout_s*."""
         pending, self._telling = self._telling, []
         if pending:
@@ -145,7 +145,7 @@ class Initialiser:
     def forget(self, *, shutdown_requested: bool = False) -> None:
         """Be as before the start, so that the system can be brought up again."""
         self.shutdown_requested = shutdown_requested
-        self.results, self.instances, self._untold, self._telling = {}, {}, [], []
+        self.results, self.instances, self._unpublished, self._telling = {}, {}, [], []
         self._given, self.listed = {}, True
         self.started_s = self.completed_s = None
 
@@ -254,11 +254,11 @@ class Initialiser:
     def tell(self, event: str, payload: Mapping[str, Any]) -> None:
         """Publish; an engine that is away must not keep the system from coming up or going down."""
         try:
-            told = self._publish(event, payload)
-            if isinstance(told, asyncio.Future):
-                self._telling.append(told)
+            delivery = self._publish(event, payload)
+            if isinstance(delivery, asyncio.Future):
+                self._telling.append(delivery)
         except RingRiftError as error:
-            self._untold.append(f"{event} was not published: {error}")
+            self._unpublished.append(f"{event} was not published: {error}")
             log.error("bootstrap.event_lost", event_type=event, error=str(error))
 
 
@@ -313,7 +313,7 @@ def shut_down(initialiser: Initialiser, *, timeout_s: float, runtime: Runtime) -
     initialiser.shutdown_requested = True
     if not loop_is_running():
         return asyncio.run(shut_down_async(initialiser, timeout_s=timeout_s, runtime=runtime))
-    endings = [_told(initialiser, _end_at_once(initialiser, name)) for name in initialiser.shutdown_order()]
+    endings = [_report(initialiser, _end_at_once(initialiser, name)) for name in initialiser.shutdown_order()]
     initialiser.forget(shutdown_requested=True)
     return endings
 
@@ -328,13 +328,13 @@ async def shut_down_async(
     for name in initialiser.shutdown_order():
         left_s = max(0.0, deadline_s - runtime.monotonic_s())
         ending = Ending(name, await _end(initialiser, name, left_s))
-        endings.append(_told(initialiser, ending, emit_events=emit_events))
-        await initialiser.told(timeout_s=min(_CANCEL_GRACE_S, left_s))
+        endings.append(_report(initialiser, ending, emit_events=emit_events))
+        await initialiser.wait_until_delivered(timeout_s=min(_CANCEL_GRACE_S, left_s))
     initialiser.forget(shutdown_requested=True)
     return endings
 
 
-def _told(initialiser: Initialiser, ending: Ending, *, emit_events: bool = True) -> Ending:
+def _report(initialiser: Initialiser, ending: Ending, *, emit_events: bool = True) -> Ending:
     """Tell at once, and not when all have ended: the health manager, which is to hear it, is among them."""
     if ending.error:
         log.error("bootstrap.shutdown_failed", coordinator=ending.name, error=ending.error)

@@ -287,11 +287,11 @@ class SyncFacade(SingletonMixin):
             "recent_error_rate": share,
             "last_error": self._last_error,
         }
-        told = f"{share:.0%} of the last {recent} syncs failed"
+        message = f"{share:.0%} of the last {recent} syncs failed"
         if share > 0.5:
-            return HealthCheckResult(False, CoordinatorStatus.STOPPED, told, details)
+            return HealthCheckResult(False, CoordinatorStatus.STOPPED, message, details)
         if share > 0.2:
-            return HealthCheckResult(True, CoordinatorStatus.DEGRADED, told, details)
+            return HealthCheckResult(True, CoordinatorStatus.DEGRADED, message, details)
         return HealthCheckResult(True, CoordinatorStatus.RUNNING, "", details)
 
 

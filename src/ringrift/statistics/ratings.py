@@ -56,7 +56,7 @@ def elo_difference(score: float) -> float:
 # handful of entries, and the factor costs next to nothing. A full matrix costs what it costs anyway.
 
 
-class Skyline:
+class ProfileMatrix:
     """A symmetric positive definite matrix; `factor` turns it into its lower Cholesky factor, in place."""
 
     def __init__(self, size: int, linked: Iterable[tuple[int, int]]) -> None:
@@ -184,7 +184,7 @@ class JointFit:
 
     estimates: dict[str, Estimate]
     places: dict[str, int]  # of those who are not fixed, in the curvature
-    curvature: Skyline | None  # factored; None where all are fixed
+    curvature: ProfileMatrix | None  # factored; None where all are fixed
 
     def difference_deviation(self, one: str, other: str) -> float:
         """Return the standard error of the difference of two ratings.
@@ -358,7 +358,7 @@ class _Problem:
                 self._pairs.append(row)
             else:
                 self._contests.append((members, offsets, each.chosen, sum(each.chosen)))
-        self.curvature = Skyline(self._size, self._links())
+        self.curvature = ProfileMatrix(self._size, self._links())
 
     def solve(self) -> tuple[list[float], list[float]]:
         """The best values and their variances."""

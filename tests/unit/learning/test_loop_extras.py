@@ -10,7 +10,7 @@ from ringrift.engine.ports import Claimant
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.doctor.examination import examine
-from ringrift.learning.doctor.findings import Level, Ward, read_diagnoses
+from ringrift.learning.doctor.findings import ExaminationContext, Level, read_diagnoses
 from ringrift.learning.facts.facts import Blocked, Staged
 from ringrift.learning.facts.records import ModelState
 from ringrift.learning.facts.results import problem_with
@@ -171,8 +171,8 @@ def test_what_an_examination_finds_reaches_the_doctor(fields):
             assert not found
             assert state.failures["diagnose"].in_a_row == 1
         else:
-            ward = Ward(now_s=runtime.now_s(), rules=RULES, diagnoses={"square8_2p": found})
-            told = {each.text for each in examine([state], ward) if each.level is Level.PROBLEM}
+            context = ExaminationContext(now_s=runtime.now_s(), rules=RULES, diagnoses={"square8_2p": found})
+            told = {each.text for each in examine([state], context) if each.level is Level.PROBLEM}
             assert "the network sees ghosts" in told
         await engine.close()
 

@@ -344,7 +344,7 @@ async def read_replicas(plane: DataPlane) -> Replicas:
         if each.digest not in snapshot.successors
     )
     found = plan(snapshot, ReplicationRules())
-    return Replicas(found, dict(counts), unknown=dict(seen.silent), here=seen.here.told)
+    return Replicas(found, dict(counts), unknown=dict(seen.silent), here=seen.here.message)
 
 
 def _described(artifact: Artifact) -> dict[str, Any]:

@@ -421,8 +421,8 @@ class ArchiveBackup:
 
     async def _tell_cluster(self, cards: Sequence[ArchivedFile]) -> None:
         manifest = self.plane.manifest
-        told = (await self.plane.view()).receipts_at(self.archive.name)
-        new = [card for card in cards if card.artifact.digest not in told]
+        received = (await self.plane.view()).receipts_at(self.archive.name)
+        new = [card for card in cards if card.artifact.digest not in received]
         await manifest.register([card.artifact for card in new])
         await manifest.add_receipts([card.receipt(self.archive.name, card.verified_by) for card in new])
 

@@ -334,8 +334,8 @@ class DataSyncDaemon(WakingDaemon):
             return
         counts.blocked_since_s = now_s if counts.blocked_since_s is None else counts.blocked_since_s
         blocked_s = now_s - counts.blocked_since_s
-        told_s = counts.alerted_s
-        if blocked_s >= BLOCKED_ALERT_S and (told_s is None or now_s - told_s >= _ALERT_EVERY_S):
+        last_alert_s = counts.alerted_s
+        if blocked_s >= BLOCKED_ALERT_S and (last_alert_s is None or now_s - last_alert_s >= _ALERT_EVERY_S):
             counts.alerted_s = now_s
             why = "; ".join(cycle.held_back[:5])
             error = f"{len(waits)} files go nowhere for {blocked_s / 60:.0f} min: {why}"
@@ -374,8 +374,8 @@ class DataSyncDaemon(WakingDaemon):
             why = "; ".join(counts.held_back[:3])
             return HealthCheckResult.degraded(f"data waits: {why}", **found.details)
         if counts.failures > 0.5 * max(1, counts.syncs) and counts.failures_in_a_row:
-            told = f"the last {counts.failures_in_a_row} syncs failed: {'; '.join(counts.last_errors[:1])}"
-            return HealthCheckResult.degraded(told, **found.details)
+            message = f"the last {counts.failures_in_a_row} syncs failed: {'; '.join(counts.last_errors[:1])}"
+            return HealthCheckResult.degraded(message, **found.details)
         return found
 
 
@@ -390,8 +390,8 @@ def _without(cycle: CyclePlan, why: Mapping[str, str]) -> CyclePlan:
         fetches=tuple(each for each in plan.fetches if each.node not in concerned),
         sends=tuple(each for each in plan.sends if each.node not in concerned),
     )
-    told = tuple(f"{node}: {why[node]}" for node in sorted(concerned))
-    return replace(cycle, plan=left, held_back=(*cycle.held_back, *told))
+    reasons = tuple(f"{node}: {why[node]}" for node in sorted(concerned))
+    return replace(cycle, plan=left, held_back=(*cycle.held_back, *reasons))
 
 
 def _strategy_of(strategy: str | SyncStrategy) -> SyncStrategy:

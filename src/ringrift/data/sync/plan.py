@@ -223,7 +223,7 @@ def plan_copies(
 # What one cycle does, by its strategy.
 
 
-_KEEPERS = ("coordinator", "storage", "backbone")
+_COLLECTING_ROLES = ("coordinator", "storage", "backbone")
 _BROADCAST_WIDTH = 8
 _PLANNED_FILES_MAX = 500
 
@@ -349,7 +349,7 @@ def _hybrid(cycle: _Cycle) -> CyclePlan:
     neighbours = _neighbours(cluster)
     unsent = [each for each in files if any(not cluster.view.is_at(each.digest, n.name) for n in neighbours)]
     ripe, waiting = _ripe(cycle, unsent)
-    gathers = cluster.is_training(cluster.this) or cluster.this.role in _KEEPERS
+    gathers = cluster.is_training(cluster.this) or cluster.this.role in _COLLECTING_ROLES
     plan = SyncPlan(
         fetches=_fetches(cluster, _open_nodes(cluster), "gathered here") if gathers else (),
         sends=_sends(cluster, neighbours, ripe, "made here"),
@@ -363,9 +363,9 @@ def _ephemeral(cycle: _Cycle) -> CyclePlan:
     cluster = cycle.cluster
     staying = [node for node in _open_nodes(cluster) if not node.ephemeral]
     targets = best(cluster, staying or _open_nodes(cluster), neighbour_score, cluster.config.neighbours)
-    keepers = {node.name for node in cluster.nodes.others() if not node.ephemeral}
+    lasting = {node.name for node in cluster.nodes.others() if not node.ephemeral}
     files, low = _held(cluster)
-    at_risk = [each for each in files if keepers.isdisjoint(cluster.view.holders(each.digest))]
+    at_risk = [each for each in files if lasting.isdisjoint(cluster.view.holders(each.digest))]
     at_risk.sort(key=lambda each: (-each.created_s, each.digest))
     plan = SyncPlan(
         sends=_first_takers(cluster, targets, at_risk)
@@ -433,14 +433,14 @@ def _push(cycle: _Cycle) -> CyclePlan:
     used = cluster.disk_percent(cluster.this.name)
     config = cluster.config
     if not cycle.at_once and (used is None or used < config.push_percent):
-        told = "unknown" if used is None else f"{used:.0f} % full"
-        return CyclePlan(plan=SyncPlan(), held_back=(f"this disk is {told}: nothing is pushed",))
-    keepers = [node for node in _open_nodes(cluster, "games") if node.role in _KEEPERS]
+        fill = "unknown" if used is None else f"{used:.0f} % full"
+        return CyclePlan(plan=SyncPlan(), held_back=(f"this disk is {fill}: nothing is pushed",))
+    receivers = [node for node in _open_nodes(cluster, "games") if node.role in _COLLECTING_ROLES]
     files, low = _held(cluster)
     games = [each for each in files if each.kind is ArtifactKind.GAMES]
     urgent = used is not None and used >= config.push_urgent_percent
-    plan = SyncPlan(sends=_sends(cluster, keepers, games, "this disk fills"), width=config.concurrent_nodes)
-    none = () if keepers else ("no coordinator or storage node can be given games",)
+    plan = SyncPlan(sends=_sends(cluster, receivers, games, "this disk fills"), width=config.concurrent_nodes)
+    none = () if receivers else ("no coordinator or storage node can be given games",)
     return CyclePlan(plan=plan, priority="critical" if urgent else "high", held_back=(*low, *none))
 
 

@@ -221,11 +221,11 @@ def _remove_leftovers(path: Path) -> None:
     """Remove the half-made files of processes that are gone."""
     for leftover in path.parent.glob(f"{path.name}{_LEFTOVER}*"):
         maker = leftover.name.removeprefix(f"{path.name}{_LEFTOVER}").partition("-")[0]
-        if maker.isdigit() and not _is_running(int(maker)):
+        if maker.isdigit() and not _process_exists(int(maker)):
             remove_file(leftover)
 
 
-def _is_running(pid: int) -> bool:
+def _process_exists(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -285,10 +285,12 @@ def _try_one(job: Job, data: Data, study: Study) -> None:
             study.tell(trial, -trainee.best_loss)
     finally:
         trainee.close()
-    job.progress(tried(study), generation=rung(tried(study)), best_score=round(score_of(_best(study)), 5))
+    job.progress(
+        tried(study), generation=doublings(tried(study)), best_score=round(score_of(_best(study)), 5)
+    )
 
 
-def rung(trials: int) -> int:
+def doublings(trials: int) -> int:
     """Generations of a halving count the doublings of its trials."""
     return int(log2(trials)) if trials else 0
 
@@ -310,7 +312,7 @@ def _finding(job: Job, data: Data, study: Study) -> TuningFinding:
         best_params={**knobs.as_params(), ROWS_ATTRIBUTE: best.user_attrs[ROWS_ATTRIBUTE]},
         best_score=score,
         evaluations=tried(study),
-        generations=({"generation": rung(tried(study)), "best_score": score},),
+        generations=({"generation": doublings(tried(study)), "best_score": score},),
         scores={str(trial.number): round(score_of(trial), 5) for trial in ended},
         verified=verify_knobs(job, data, knobs),
     )
