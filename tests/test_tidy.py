@@ -332,6 +332,25 @@ def test_names_of_functions_parameters_variables_and_constants_use_the_words_of_
     assert found == []
 
 
+BRITISH = re.compile(
+    r"colour|neighbour|favour|behaviour|honour|licence|defence|judgement|catalogue|centre|labelled|fulfil(?!l)|analyse(?!s)"
+    r"|(initial|normal|optim|quant|maxim|minim|general|util|summar|serial|recogn|organ|synchron)is[aei]",
+    re.IGNORECASE,
+)
+# Names that a person, another program or a store goes by.
+STAYS_BRITISH = {"NEIGHBOURS", "neighbours", "analyse"}
+
+
+def test_names_are_spelled_as_in_the_documents():
+    found = []
+    for path in modules():
+        tree = parsed(text_of(path))
+        names = {path.stem, *names_in_functions(tree)}
+        names |= {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        found += [f"{path.stem}: {each}" for each in names - STAYS_BRITISH if BRITISH.search(each)]
+    assert found == []
+
+
 def test_test_files_have_unique_names():
     names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
     assert sorted(names) == sorted(set(names))

@@ -290,7 +290,7 @@ async def _statistics(engine: Engine) -> tuple[WorkerStatus, ...]:
 async def _make_fact(engine: Engine, asked: Request) -> bool:
     """Ask for it in every config; return whether it is a fact now."""
     runtime, states = system_runtime(), await read_states(engine.kv, None)
-    # A misspelt name would be kept as a fact for ever.
+    # A misspelled name would be kept as a fact for ever.
     await require_worker(engine.kv, states, asked.worker)
     if not any(changes_standing(state, asked, runtime.now_s()) for state in states):
         is_aside = isinstance(asked, WorkerSetAside)

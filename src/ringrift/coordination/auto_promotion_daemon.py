@@ -1,4 +1,4 @@
-"""AUTO_PROMOTION: how the judgement of each config stands, and what follows a verdict.
+"""AUTO_PROMOTION: how the judgment of each config stands, and what follows a verdict.
 
 The plan decides and the controller swaps the champion. This daemon shows why, publishes the champion's files,
 and turns what is said against a champion into a second look at it: games against its predecessor, judged by
@@ -26,9 +26,9 @@ from ringrift.health.run_status import Curve
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.job_announcements import blob_path
-from ringrift.learning.judging.promotion import ROLLBACK, PromotionJudgement, PromotionRules, judge
+from ringrift.learning.judging.promotion import ROLLBACK, PromotionJudgment, PromotionRules, judge
 from ringrift.learning.models import MODELS_FOLDER, ChampionFiles
-from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rechecked_since, under_judgement
+from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rechecked_since, under_judgment
 from ringrift.learning.plan.trust import previous_champion
 from ringrift.learning.situation import Situation, Situations
 from ringrift.process import getter_of
@@ -81,10 +81,10 @@ class AutoPromotionDaemon(AskedDaemon):
 
     # --- what it knows ------------------------------------------------------------------------------------
 
-    def get_judgement(self, config_key: str) -> PromotionJudgement | None:
+    def get_judgment(self, config_key: str) -> PromotionJudgment | None:
         """How the candidate stands that is judged now or next; None if there is none."""
         situation = self._situations.get(config_key)
-        candidate = None if situation is None else under_judgement(situation.state)
+        candidate = None if situation is None else under_judgment(situation.state)
         if situation is None or candidate is None:
             return None
         state = situation.state
@@ -198,7 +198,7 @@ class AutoPromotionDaemon(AskedDaemon):
         standing = {
             config: found.reason
             for config in self._situations.all()
-            if (found := self.get_judgement(config)) is not None
+            if (found := self.get_judgment(config)) is not None
         }
         reports = {config: words for config, (_, words) in self._reports.items()}
         failed = dict(self._failed.values())

@@ -1,7 +1,7 @@
 """When to run what takes long: estimates, and whether a host has room for an intensive task now.
 
 For people and programs that plan by hand. Where workers live a host has room as the loop sees it: by what
-holds its orders and by the slots. Elsewhere intensive tasks (training, optimisation, whole pipelines) exclude
+holds its orders and by the slots. Elsewhere intensive tasks (training, optimization, whole pipelines) exclude
 each other and stay out of busy hours. When there will be room follows from the measured durations, as the
 time limits of jobs do.
 """

@@ -21,7 +21,7 @@ from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.sync_base import existing_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, data_type_of, in_batches
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.manifest.catalog import Cataloguer
+from ringrift.data.manifest.catalog import Cataloger
 from ringrift.data.manifest.store import CopyView, games_in
 from ringrift.data.plane import DataPlane, copy_artifacts
 from ringrift.data.transfer.contract import Moved, TransferFailed
@@ -377,7 +377,7 @@ async def first_of(plane: DataPlane, host: str) -> dict[str, int]:
 
 async def final_push(plane: DataPlane, *, deadline_s: float) -> Evacuated:
     """Bring everything that only this node has to nodes that stay; the monotonic clock ends it."""
-    await Cataloguer(plane).catalogue()
+    await Cataloger(plane).catalog()
     records, host = EphemeralRecords(plane.kv), plane.this.name
     done = await evacuate(plane, host, deadline_s=deadline_s, first=await first_of(plane, host))
     await records.arrived(host, done.moved)

@@ -60,7 +60,7 @@ class BootstrapOptions:
                 raise ConfigError(f"{name} is {value!r}; it must be True or False")
 
 
-class Initialiser:
+class Initializer:
     """The state of one system: what came up, in which order, and what did not."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Initialiser:
         problems = {name: _problem(self.registry[name], result) for name, result in self.results.items()}
         return [*(f"{name}: {why}" for name, why in problems.items() if why), *self._unpublished]
 
-    def initialise(self, options: BootstrapOptions) -> None:
+    def initialize(self, options: BootstrapOptions) -> None:
         """Bring everything up; what is up already is changed as *options* ask.
 
         Inside a running loop it tries again without waiting. Raises `ConfigError` for an option that cannot
@@ -109,7 +109,7 @@ class Initialiser:
             for delay_s in self._steps(options):
                 waits(self._runtime.sleep(delay_s))
 
-    async def initialise_async(self, options: BootstrapOptions) -> None:
+    async def initialize_async(self, options: BootstrapOptions) -> None:
         """The same for code on a loop: waits between tries, and until everything was told.
 
         Raises `Unavailable` while another call brings the system up.
@@ -266,7 +266,7 @@ def _problem(spec: CoordinatorSpec, result: InitResult) -> str:
     if result.outcome in {InitOutcome.FAILED, InitOutcome.SKIPPED}:
         return result.error or result.outcome.value
     mute = result.initialized and spec.pattern is InitPattern.WIRE and not result.subscribed
-    return "initialised but not subscribed" if mute else ""
+    return "initialized but not subscribed" if mute else ""
 
 
 def load_entry_point(entry_point: str) -> Any:
@@ -308,51 +308,51 @@ class Ending:
     error: str = ""
 
 
-def shut_down(initialiser: Initialiser, *, timeout_s: float, runtime: Runtime) -> list[Ending]:
+def shut_down(initializer: Initializer, *, timeout_s: float, runtime: Runtime) -> list[Ending]:
     """End everything from code that is not async."""
-    initialiser.shutdown_requested = True
+    initializer.shutdown_requested = True
     if not loop_is_running():
-        return asyncio.run(shut_down_async(initialiser, timeout_s=timeout_s, runtime=runtime))
-    endings = [_report(initialiser, _end_at_once(initialiser, name)) for name in initialiser.shutdown_order()]
-    initialiser.forget(shutdown_requested=True)
+        return asyncio.run(shut_down_async(initializer, timeout_s=timeout_s, runtime=runtime))
+    endings = [_report(initializer, _end_at_once(initializer, name)) for name in initializer.shutdown_order()]
+    initializer.forget(shutdown_requested=True)
     return endings
 
 
 async def shut_down_async(
-    initialiser: Initialiser, *, timeout_s: float, runtime: Runtime, emit_events: bool = True
+    initializer: Initializer, *, timeout_s: float, runtime: Runtime, emit_events: bool = True
 ) -> list[Ending]:
     """End everything; the whole takes *timeout_s* at most, whatever the coordinators do."""
-    initialiser.shutdown_requested = True  # from now on nothing is brought back
+    initializer.shutdown_requested = True  # from now on nothing is brought back
     deadline_s = runtime.monotonic_s() + timeout_s
     endings = []
-    for name in initialiser.shutdown_order():
+    for name in initializer.shutdown_order():
         left_s = max(0.0, deadline_s - runtime.monotonic_s())
-        ending = Ending(name, await _end(initialiser, name, left_s))
-        endings.append(_report(initialiser, ending, emit_events=emit_events))
-        await initialiser.wait_until_delivered(timeout_s=min(_CANCEL_GRACE_S, left_s))
-    initialiser.forget(shutdown_requested=True)
+        ending = Ending(name, await _end(initializer, name, left_s))
+        endings.append(_report(initializer, ending, emit_events=emit_events))
+        await initializer.wait_until_delivered(timeout_s=min(_CANCEL_GRACE_S, left_s))
+    initializer.forget(shutdown_requested=True)
     return endings
 
 
-def _report(initialiser: Initialiser, ending: Ending, *, emit_events: bool = True) -> Ending:
+def _report(initializer: Initializer, ending: Ending, *, emit_events: bool = True) -> Ending:
     """Tell at once, and not when all have ended: the health manager, which is to hear it, is among them."""
     if ending.error:
         log.error("bootstrap.shutdown_failed", coordinator=ending.name, error=ending.error)
     if emit_events:
         reason = ending.error or "shutdown requested"
-        initialiser.tell("COORDINATOR_SHUTDOWN", {"coordinator_name": ending.name, "reason": reason})
+        initializer.tell("COORDINATOR_SHUTDOWN", {"coordinator_name": ending.name, "reason": reason})
     return ending
 
 
-def _closer(initialiser: Initialiser, name: str, *names: str) -> Any:
-    if initialiser.registry[name].pattern is not InitPattern.WIRE:
+def _closer(initializer: Initializer, name: str, *names: str) -> Any:
+    if initializer.registry[name].pattern is not InitPattern.WIRE:
         return None
-    instance = initialiser.instances.get(name)
+    instance = initializer.instances.get(name)
     return next((getattr(instance, n) for n in names if hasattr(instance, n)), None)
 
 
-async def _end(initialiser: Initialiser, name: str, timeout_s: float) -> str:
-    closer = _closer(initialiser, name, "shutdown", "stop", "unwire")
+async def _end(initializer: Initializer, name: str, timeout_s: float) -> str:
+    closer = _closer(initializer, name, "shutdown", "stop", "unwire")
     if closer is None:
         return ""
     problem = ""
@@ -364,10 +364,10 @@ async def _end(initialiser: Initialiser, name: str, timeout_s: float) -> str:
     return await end_within(end(), timeout_s, grace_s=_CANCEL_GRACE_S) or problem
 
 
-def _end_at_once(initialiser: Initialiser, name: str) -> Ending:
+def _end_at_once(initializer: Initializer, name: str) -> Ending:
     """Without waiting: inside a running loop a call that is not async cannot."""
     # Another order than when it can wait: `unwire` is the one that is not asynchronous.
-    closer = _closer(initialiser, name, "unwire", "shutdown", "stop")
+    closer = _closer(initializer, name, "unwire", "shutdown", "stop")
     if closer is None:
         return Ending(name)
     ended = attempt(f"shutdown of {name}", closer)

@@ -159,7 +159,7 @@ def test_two_processes_share_one_line():
     in_transfer_world(scenario)
 
 
-def test_the_plain_request_honours_the_total_limit():
+def test_the_plain_request_honors_the_total_limit():
     async def scenario(world):
         line = manager(world)
         got = [await line.request_async(f"host{number}") for number in range(7)]

@@ -15,7 +15,7 @@ from ringrift.learning.facts.facts import Blocked, Staged
 from ringrift.learning.facts.records import ModelState
 from ringrift.learning.facts.results import problem_with
 from ringrift.learning.judging.ratings import rate
-from ringrift.learning.plan.evaluation import under_judgement
+from ringrift.learning.plan.evaluation import under_judgment
 from ringrift.learning.plan.orders import Snapshot
 from ringrift.learning.plan.plan import plan
 from ringrift.learning.plan.stages import breaker_delay_s
@@ -105,7 +105,7 @@ def test_a_candidate_is_staged_when_only_the_last_gate_is_open():
     (fact,) = [each for each in planned(story).decided if isinstance(each, Staged)]
     told = story.write(fact)
     assert [name for name, _ in told] == ["PROMOTION_CANDIDATE"]
-    assert under_judgement(story.state).state is ModelState.STAGING
+    assert under_judgment(story.state).state is ModelState.STAGING
     gates = wanted(story, "evaluate").order.params["gates"]
     assert [(gate["opponent"], gate["test"]) for gate in gates] == [("random", "floor"), ("mcts:32", "none")]
     story.evaluate(candidate, "random", wins=80, losses=0)

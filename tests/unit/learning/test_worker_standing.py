@@ -76,7 +76,7 @@ VOTES = {
 @pytest.mark.parametrize("what", VOTES)
 def test_who_was_right(what):
     votes, at_fault, disputed = VOTES[what]
-    found = Comparison("s", "a", ORDER, [Vote(*vote, "text") for vote in votes]).judgement()
+    found = Comparison("s", "a", ORDER, [Vote(*vote, "text") for vote in votes]).judgment()
     assert (None if found is None else set(found.at_fault)) == at_fault
     assert found is None or found.is_disputed is disputed
 

@@ -1,6 +1,6 @@
 """The daemon that keeps data moving by itself; every sync daemon type is a setting of it.
 
-A cycle looks, plans and acts: it catalogues what jobs sealed, takes a view, asks the strategy, carries the
+A cycle looks, plans and acts: it catalogs what jobs sealed, takes a view, asks the strategy, carries the
 plan out and tells what receivers confirmed. Events only make it look sooner. One process of a node syncs at
 a time. What cannot go is named with its reason, and told to people when it lasts.
 """
@@ -23,7 +23,7 @@ from ringrift.data.config import (
     SyncStrategy,
     read_sync_config,
 )
-from ringrift.data.manifest.catalog import Cataloguer, take_over_arrivals
+from ringrift.data.manifest.catalog import Cataloger, take_over_arrivals
 from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
 from ringrift.data.sync.cluster_view import (
     ClusterView,
@@ -245,7 +245,7 @@ class DataSyncDaemon(WakingDaemon):
         counts.cycles += 1
         counts.phase = "catalogue"
         await tell_disk(plane)
-        await Cataloguer(plane).catalogue()
+        await Cataloger(plane).catalog()
         await take_over_arrivals(plane)
         # What was measured, not what was said of it: anybody may say it, and its end may be lost.
         self._paused = (await read_announced(plane.kv)).why_held(self._runtime.now_s())

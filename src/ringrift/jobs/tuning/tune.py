@@ -524,7 +524,7 @@ class Population:
         self._save()
 
     def _train(self, job: Job, learner: Learner, knobs: Knobs, *, seed: int) -> float:
-        for group in learner.optimiser.param_groups:
+        for group in learner.optimizer.param_groups:
             group["weight_decay"] = knobs.weight_decay
         steps = max(1, self._steps_rows // knobs.batch)
         rate = LearningRate(knobs.lr, knobs.lr, 0, steps)
@@ -539,7 +539,7 @@ class Population:
         count = max(1, len(order) // QUARTER)
         for loser in order[:count]:
             winner = rng.choice(order[-count:])
-            # Copies: two members that shared a tensor of the optimiser would count each other's steps.
+            # Copies: two members that shared a tensor of the optimizer would count each other's steps.
             tensors = {name: value.clone() for name, value in learner_tensors(self._learners[winner]).items()}
             restore_learner(self._learners[loser], tensors, steps=self._learners[winner].steps)
             self.knobs[loser] = varied(self.knobs[winner], self._data.batches(), rng)

@@ -510,7 +510,7 @@ CANARY_MODELS = 4
 
 
 def hold_out(state: ConfigState, context: ExaminationContext) -> Iterator[Observation]:
-    """Without games that training never saw, nobody can tell learning from memorising."""
+    """Without games that training never saw, nobody can tell learning from memorizing."""
     newest, level = state.newest_model, Level.PROBLEM
     if context.rules.hold_out == 0:
         text = f"no games of {state.config} are held out of training"
@@ -523,7 +523,7 @@ def hold_out(state: ConfigState, context: ExaminationContext) -> Iterator[Observ
         return
     yield Observation(
         level=level,
-        text=f"{text}: learning cannot be told from memorising",
+        text=f"{text}: learning cannot be told from memorizing",
         advice="Set hold_out in [learning] to 0.05; with few games, wait until some hundred are there.",
         evidence={"hold_out": context.rules.hold_out},
     )
