@@ -11,6 +11,7 @@ from ringrift.capabilities import CAPABILITIES
 from size_ceilings import dotted, imported
 from source_tree import ROOT, SOURCE, modules, parsed, text_of
 
+CODE = ("src", "tests", "scripts", "benchmarks", "examples")
 FUNCTION_LINES_MAX = 60
 DOCUMENT_LINE_MAX = 120
 
@@ -413,6 +414,31 @@ def test_every_link_in_the_documents_leads_somewhere():
         if not (page.parent / target).exists()
     ]
     assert dead == []
+
+
+def is_module(name):
+    """Whether a dotted name begins with a module, or is one that its package says."""
+    folder, *parts = SOURCE, *name.split(".")
+    for part in parts:
+        if (folder / f"{part}.py").exists():
+            return True
+        if not (folder / part).is_dir():
+            return re.search(rf"\b{part}\b", text_of(folder / "__init__.py")) is not None
+        folder = folder / part
+    return True
+
+
+def test_every_file_and_module_that_the_documents_name_is_there():
+    """Decisions are left out: they may name what was there."""
+    files = [f"/{path.relative_to(ROOT).as_posix()}" for top in CODE for path in (ROOT / top).rglob("*.py")]
+    gone = []
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf8")
+        named = set(re.findall(r"(?<![\w/<>*{}.-])(?:\.\./)?((?:\w+/)*\w+\.py)\b", text))
+        gone += [f"{page.name}: {each}" for each in named if not any(f.endswith(f"/{each}") for f in files)]
+        dotted_names = set(re.findall(r"(?<![\w./])ringrift(?!\.toml)(?:\.[a-z_]\w*)+", text))
+        gone += [f"{page.name}: {each}" for each in dotted_names if not is_module(each)]
+    assert gone == []
 
 
 def test_the_readme_links_every_document():

@@ -72,7 +72,7 @@ def _admission_here() -> TaskAdmission:
 
 
 class Safeguards(SpawnGate, SingletonMixin):
-    """The last gate of *admission*, or of this process's."""
+    """What programs may start and the loop may order, by *admission* or that of this process."""
 
     def __init__(self, admission: TaskAdmission | None = None) -> None:
         super().__init__(get_task_admission() if admission is None else admission)

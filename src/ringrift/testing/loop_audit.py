@@ -161,6 +161,7 @@ class LoopAudit:
             self._wrong(f"{len(unqueued)} orders are not in the queue; one pass makes {ORDERS_AT_ONCE}")
 
     def _end_is_missing(self, item: WorkItem, end: JobEnded | None) -> bool:
+        """Compare an item of the queue with its fact; whether it is done and no fact says so."""
         if item.state is not WorkState.DONE:
             if end is not None and end.report is not None:
                 self._wrong(f"{item.id} counts as done and is {item.state} in the queue")

@@ -36,7 +36,7 @@ LOOP_SOURCE = "training_controller"  # of the events by which the loop tells its
 
 
 class LoopWaker:
-    """Rung by whoever heard something; heard by the loop, if it runs in this process."""
+    """Woken by whoever heard something; the loop listens, if it runs in this process."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
@@ -48,12 +48,12 @@ class LoopWaker:
             listener()
 
     def wake_for(self, event: RouterEvent) -> None:
-        """As a reaction to an event that may change the plan; what the loop told is no news to it."""
+        """As a reaction to an event that may change the plan; the loop knows what it reported itself."""
         if event.source != LOOP_SOURCE:
             self.wake(event.event_type)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call *listener* at each ring, in the thread that rings; return the way to end it."""
+        """Call *listener* at each wake, in the thread that wakes; return the way to end it."""
         self._listeners.append(listener)
 
         def end() -> None:
