@@ -97,5 +97,5 @@ class SyncDaemonBase(WakingDaemon):
 
 
 # What events told of nodes in this process: one collector for all who sync.
-get_node_reports = getter_of(NodeReportCollector)
-reset_node_reports = reset_of(NodeReportCollector)
+get_node_reports = getter_of("get_node_reports", NodeReportCollector)
+reset_node_reports = reset_of("reset_node_reports", NodeReportCollector)

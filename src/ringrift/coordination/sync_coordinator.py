@@ -368,8 +368,8 @@ class SyncScheduler:
         return HealthCheckResult.ok("", **status.to_dict())
 
 
-get_sync_scheduler = getter_of(SyncScheduler)
-reset_sync_scheduler = reset_of(SyncScheduler)
+get_sync_scheduler = getter_of("get_sync_scheduler", SyncScheduler)
+reset_sync_scheduler = reset_of("reset_sync_scheduler", SyncScheduler)
 
 
 def get_sync_recommendations(max_recommendations: int = _ADVICE_MAX) -> list[SyncRecommendation]:
@@ -616,7 +616,7 @@ class SyncCoordinator(WiredCoordinator):
 
 
 # The coordinator of this process; it hears events once it is wired.
-get_sync_coordinator = getter_of(SyncCoordinator)
+get_sync_coordinator = getter_of("get_sync_coordinator", SyncCoordinator)
 reset_sync_coordinator = SyncCoordinator.reset_instance
 
 

@@ -251,5 +251,5 @@ def _has_room(disk: DiskState | None, size_bytes: int, limit_percent: float) -> 
     return disk.free_bytes - size_bytes > disk.total_bytes * (1 - limit_percent / 100)
 
 
-get_sync_router = getter_of(SyncRouter)
-reset_sync_router = reset_of(SyncRouter)
+get_sync_router = getter_of("get_sync_router", SyncRouter)
+reset_sync_router = reset_of("reset_sync_router", SyncRouter)
