@@ -7,7 +7,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -43,7 +43,7 @@ class BackgroundLoop:
         if threading.current_thread() is self._thread:
             work.close()
             raise ConfigError("a blocking call from the blocking-call loop would wait for itself")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.begin(work)
         try:
             return future.result(timeout_s)
         except FutureTimeout:
@@ -51,6 +51,10 @@ class BackgroundLoop:
                 raise  # the work itself timed out
             future.cancel()
             raise Unavailable(f"no answer in {timeout_s:g} s") from None
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Have *work* done without waiting for it; from any thread, also on an event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def under_way(self) -> list[str]:
         """Return the names of what runs on the loop: calls, and what calls began and left running there."""
