@@ -549,15 +549,15 @@ async def end_gone_trainings(
         holder = await lease_holder(kv, config_lease(job.config_key))
         if holder is not None and (holder.holder, holder.token) == (job.holder, job.token):
             continue
-        revision, is_news = entry.revision, job.ended_s is None
-        if is_news:  # marked first: its holder may be giving it back just now
+        revision, is_first = entry.revision, job.ended_s is None
+        if is_first:  # marked first: its holder may be giving it back just now
             why = f"process {job.pid} on {job.node} is gone: it told no end, and its lease ran out"
             job = msgspec.structs.replace(job, ended_s=runtime.now_s(), error=why)
             try:
                 revision = await kv.update(entry.key, msgspec.json.encode(job), revision=revision)
             except RevisionMismatch:
                 continue
-        await _keep_end(kv, job, instead=is_news)
+        await _keep_end(kv, job, instead=is_first)
         if tell is not None:
             await tell(job)
         await delete_at(kv, entry.key, revision)
