@@ -301,7 +301,7 @@ class Controller:
 
     async def _tell_gone(self, job: TrainingJob) -> None:
         self._announcer.tell("TRAINING_FAILED", failed_training(job))
-        await self._announcer.publish()
+        await self._settle()
 
     async def _note_stages(self) -> None:
         """Write down which daemons plan, before anything is planned without or with them."""
