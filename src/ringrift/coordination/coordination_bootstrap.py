@@ -88,11 +88,12 @@ def bootstrap_coordination(
     """Bring all coordinators up and return `get_bootstrap_status()`.
 
     A second call without options changes nothing; one with options changes what is up accordingly, or is a
-    `ConfigError` if that is not possible any more, or the loop runs in another process with its own. *options* are `enable_<coordinator>=False` to leave one
-    out, and `training_epochs`, `training_batch_size`, `training_model_version` for the pipeline. An unknown
-    name or a value that cannot have an effect is a `ConfigError`. Coordinators stand in the directory of
-    `get_coordinator` unless *register_with_registry* says no. Raises `RuntimeError` without a running master
-    loop if one is required, and if a coordinator fails while RINGRIFT_REQUIRE_CRITICAL_IMPORTS is set.
+    `ConfigError` if that is not possible any more, or the loop runs in another process with its own.
+    *options* are `enable_<coordinator>=False` to leave one out, and `training_epochs`, `training_batch_size`,
+    `training_model_version` for the pipeline. An unknown name or a value that cannot have an effect is a
+    `ConfigError`. Coordinators stand in the directory of `get_coordinator` unless *register_with_registry*
+    says no. Raises `RuntimeError` without a running master loop if one is required, and if a coordinator
+    fails while RINGRIFT_REQUIRE_CRITICAL_IMPORTS is set.
     """
     # Checked before anything starts, so that a refusal leaves no half of a system behind.
     _check_flags(require_master_loop=require_master_loop, register_with_registry=register_with_registry)
