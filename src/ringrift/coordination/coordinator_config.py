@@ -18,7 +18,7 @@ def get_settings() -> Settings:
     return process_scope().get(Settings, read_settings)
 
 
-reset_settings = reset_of(Settings)
+reset_settings = reset_of("reset_settings", Settings)
 
 
 def says_that_we_are_gone(event: RouterEvent, runtime: Runtime) -> bool:
