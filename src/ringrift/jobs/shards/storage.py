@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 import structlog
@@ -131,7 +132,7 @@ class ShardReader:
         if moves > MOVES_AT_ONCE:
             return []
         try:
-            found = self._read(sorted(games), moves_max=moves, bytes_max=BYTES_AT_ONCE)
+            found = self._read(sorted(games, key=itemgetter(0)), moves_max=moves, bytes_max=BYTES_AT_ONCE)
         except Undecodable:
             return []
         by_id = {each.game.game_id: each for each in found}
