@@ -30,6 +30,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.foreign_files.paths import PLAYERS_MAX, PLAYERS_MIN
 from ringrift.learning.facts.records import Model
 from ringrift.learning.facts.state import ConfigState, EndedTraining
 from ringrift.learning.intake import is_claim
@@ -48,7 +49,7 @@ from ringrift.learning.situation import Situations
 from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals
-from ringrift.work.shares import PLAYERS_MAX, PLAYERS_MIN, check_config, split_config
+from ringrift.work.shares import check_config, split_config
 from ringrift.work.worker.records import RunningRecord, epochs_so_far, loss_so_far
 
 __all__ = [
