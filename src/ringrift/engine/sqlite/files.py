@@ -41,6 +41,7 @@ from ringrift.files import (
     sync_folder,
 )
 from ringrift.foreign_files.paths import open_regular
+from ringrift.process_identity import is_alive
 from ringrift.settings import Settings
 
 # Settings of the embedded engine, checked when built.
@@ -221,18 +222,8 @@ def _remove_leftovers(path: Path) -> None:
     """Remove the half-made files of processes that are gone."""
     for leftover in path.parent.glob(f"{path.name}{_LEFTOVER}*"):
         maker = leftover.name.removeprefix(f"{path.name}{_LEFTOVER}").partition("-")[0]
-        if maker.isdigit() and not _is_running(int(maker)):
+        if maker.isdigit() and not is_alive(int(maker), None):
             remove_file(leftover)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def check_ours(path: Path) -> None:
