@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import logging
 import os
 import re
@@ -152,6 +153,12 @@ def create_file(path: Path) -> BinaryIO:
 def write_file(path: Path, content: bytes) -> None:
     with create_file(path) as file:
         file.write(content)
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, in hex. Blocks while it reads all of it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def stat_file(path: Path, *, follow: bool = True) -> os.stat_result:

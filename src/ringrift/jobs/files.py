@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
-import hashlib
 import os
 import shutil
 import sqlite3
@@ -20,6 +19,7 @@ import msgspec
 
 from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, Conflict, Corrupt, StorageFull, StorageReadOnly
+from ringrift.files import file_sha256
 
 # Sealed files: under their final name they are whole, on disk and never change.
 #
@@ -29,7 +29,6 @@ from ringrift.errors import ConfigError, Conflict, Corrupt, StorageFull, Storage
 
 
 PART = ".part"
-_CHUNK_BYTES = 2**20
 _PRIMARY_CODE = 0xFF  # of SQLite's codes; the bits above it say more
 
 
@@ -56,14 +55,6 @@ class SealedFile:
 def describe(path: Path, kind: str, **counts: Any) -> SealedFile:
     """The artifact that a sealed file is."""
     return SealedFile(path, kind, file_sha256(path), path.stat().st_size, counts)
-
-
-def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 @contextmanager

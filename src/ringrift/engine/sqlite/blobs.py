@@ -25,6 +25,7 @@ from ringrift.engine.sqlite.writer import contained
 from ringrift.errors import Unavailable
 from ringrift.files import (
     HeldPath,
+    file_sha256,
     is_folder,
     link_file,
     make_folders,
@@ -145,11 +146,6 @@ class BlobFolder:
                 _sweep_one(leftover, wall_s)
 
 
-def digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def move_damaged(place: Path, digest: str, aside: Path) -> bool:
     """Move a file that is not what its name says out of the way; return False if it is sound by now, or gone.
 
@@ -245,7 +241,7 @@ class FileBlobs:
     async def put(self, path: Path) -> str:
         def work() -> str:
             check_path(path)
-            digest = digest_of(path)
+            digest = file_sha256(path)
             if self._folder.place(digest).exists():
                 return digest
             # The source may have changed since it was hashed: the copy has the last word.
@@ -312,7 +308,7 @@ class FileBlobs:
 
         def work() -> None:
             try:
-                found = digest_of(self._folder.place(digest))
+                found = file_sha256(self._folder.place(digest))
             except FileNotFoundError:
                 raise KeyError(digest) from None
             if found != digest:
@@ -383,7 +379,7 @@ class FileBlobs:
         """Sync, read back and give the blob its name; bytes that are not the expected ones go."""
         opened.file.flush()
         os.fsync(opened.file.fileno())
-        found = digest_of(opened.path)
+        found = file_sha256(opened.path)
         if expected is not None and found != expected:
             remove_file(opened.path)
             raise mismatch(opened.path, expected, found)
