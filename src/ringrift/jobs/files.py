@@ -19,7 +19,7 @@ import msgspec
 
 from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, Conflict, Corrupt, StorageFull, StorageReadOnly
-from ringrift.files import file_sha256
+from ringrift.files import file_sha256, publish_file
 
 # Sealed files: under their final name they are whole, on disk and never change.
 #
@@ -66,9 +66,7 @@ def sealing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
         try:
             yield part
-            sync_file(part)
-            part.replace(path)
-            sync_folder(path.parent)
+            publish_file(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
@@ -88,19 +86,6 @@ def read_json(path: Path) -> Any:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(path, found=f"no JSON: {error}", advice="Check that it was copied whole") from None
-
-
-def sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from ringrift.files import (
     remove_file,
     rename_file,
     stat_file,
+    sync_file,
     sync_folder,
 )
 from ringrift.runtime import Runtime
@@ -134,7 +135,7 @@ class BlobFolder:
             for folder in new:
                 make_folders(folder)
             sync_folder(self.folder)
-        _each(verified.values(), _sync_file)
+        _each(verified.values(), sync_file)
         for digest, path in verified.items():
             rename_file(path, places[digest])
         _each(folders, sync_folder)
@@ -186,14 +187,6 @@ def _open_anywhere(path: Path) -> BinaryIO:
 
 def _open_to_append(path: Path) -> BinaryIO:
     return os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = open_file(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _each(paths: Iterable[Path], work: Callable[[Path], None]) -> None:

@@ -38,6 +38,7 @@ from ringrift.files import (
     open_private,
     remove_file,
     rename_file,
+    sync_file,
     sync_folder,
 )
 from ringrift.foreign_files.paths import open_regular
@@ -214,8 +215,7 @@ def _make(making: Path, migrations: Sequence[Migration]) -> None:
         db.execute("PRAGMA journal_mode = WAL")
     finally:
         db.close()
-    with making.open("rb") as file:
-        os.fsync(file.fileno())
+    sync_file(making)
 
 
 def _remove_leftovers(path: Path) -> None:

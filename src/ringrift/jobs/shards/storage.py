@@ -15,9 +15,10 @@ from pathlib import Path
 import structlog
 
 from ringrift.errors import Corrupt
+from ringrift.files import sync_folder
 from ringrift.foreign_files.databases import open_foreign_database
 from ringrift.games.contract import Game
-from ringrift.jobs.files import SealedFile, describe, sealing, storage_errors, sync_folder
+from ringrift.jobs.files import SealedFile, describe, sealing, storage_errors
 from ringrift.jobs.shards.records import (
     TOTAL_MOVES,
     PlayedGame,
