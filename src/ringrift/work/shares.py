@@ -193,7 +193,7 @@ def check_config(key: str) -> None:
 
     Only the names of games are read and none is loaded, so what else a game demands, its jobs say.
     """
-    boards = _boards()
+    boards = known_boards()
     family, colon, _ = key.partition(":")
     if colon and family in boards:
         return
@@ -203,11 +203,11 @@ def check_config(key: str) -> None:
 
 
 def known_configs() -> str:
-    boards = ", ".join(f"{name}:GAME" if name == "open_spiel" else f"{name}_2p" for name in _boards())
+    boards = ", ".join(f"{name}:GAME" if name == "open_spiel" else f"{name}_2p" for name in known_boards())
     return f"there are {boards} (RingRift's boards also with _3p and _4p)"
 
 
-def _boards() -> list[str]:
+def known_boards() -> list[str]:
     return sorted({point.name for point in entry_points(group=_GAMES)})
 
 
