@@ -357,7 +357,7 @@ def _split(config_key: str | None) -> tuple[str | None, int | None]:
     return key.board, key.players
 
 
-get_sync_facade = getter_of(SyncFacade)
+get_sync_facade = getter_of("get_sync_facade", SyncFacade)
 
 
 def reset_sync_facade() -> None:
