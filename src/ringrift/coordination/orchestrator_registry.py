@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
-import psutil
 import structlog
 
 from ringrift.engine.blocking import blocking, take_in_thread
@@ -40,6 +39,7 @@ from ringrift.engine.records import change_record, read_record
 from ringrift.errors import Conflict, LeaseLost, Unavailable
 from ringrift.learning.control_lease import ControlLease
 from ringrift.process import SingletonMixin, getter_of, process_scope
+from ringrift.process_identity import is_alive
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
@@ -170,17 +170,7 @@ class ProcessPlace:
         namespace = rest.partition("@")[2]
         if host != self.hostname or namespace != self.namespace or not pid.isdigit():
             return False
-        return not _runs(int(pid))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        # A zombie no longer runs, though its number is still taken.
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
+        return not is_alive(int(pid), None)
 
 
 RELEASE_TIMEOUT_S = 5.0
