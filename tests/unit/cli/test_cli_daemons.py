@@ -152,6 +152,18 @@ def test_what_an_alias_shows_of_its_original_is_how_that_is_now(data, monkeypatc
     assert row("unified_promotion")["reason"] == "auto_promotion does the same and is running"
 
 
+def test_explain_names_stopped_daemons_of_which_no_stage_speaks():
+    write_status(SampleRun())
+    ringrift("daemons", "stop", "dlq_retry", "--reason", "a letter is looked at")
+    told = ringrift("explain", "square8_2p")
+    assert told.exit_code == 0
+    assert "DLQ_RETRY is stopped: " in told.stdout
+    assert "a letter is looked at (since " in " ".join(told.stdout.split())
+    assert "retries failed deliveries" in " ".join(told.stdout.split())
+    found = json.loads(ringrift("explain", "square8_2p", "--json").stdout)
+    assert list(found["stopped"]) == ["dlq_retry"]
+
+
 def test_stopping_what_the_machine_lives_by_says_what_that_means():
     write_status(SampleRun())
     assert "nothing is decided" in ringrift("daemons", "stop", "DATA_PIPELINE").stdout
