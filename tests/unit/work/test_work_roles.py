@@ -25,7 +25,7 @@ from ringrift.coordination.orchestrator_registry import (
 )
 from ringrift.engine.leases import LeaseConfig
 from ringrift.engine.opening import close_engine, get_engine, memory_engine
-from ringrift.errors import Conflict, LeaseLost
+from ringrift.errors import ConfigError, Conflict, LeaseLost
 from ringrift.learning.control_lease import ControlLease
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
@@ -295,5 +295,5 @@ async def test_a_role_that_was_held_before_stays_with_the_process(monkeypatch):
 
 
 def test_an_unknown_role_is_refused():
-    with pytest.raises(ValueError, match="not a valid OrchestratorRole"):
+    with pytest.raises(ConfigError, match="it must be one of cluster_orchestrator, improvement_daemon"):
         acquire_orchestrator_role("emperor")
