@@ -422,6 +422,40 @@ async def test_a_file_is_what_its_content_says_whatever_is_said_of_it(site, own_
     }
 
 
+async def test_a_file_that_the_run_has_is_refused_as_anything_else(site):
+    as_games = {"event": "SELFPLAY_COMPLETE", "field": "db_path", "games_generated": 5}
+    as_samples = {"event": "NPZ_EXPORT_COMPLETE", "field": "output_path", "games_exported": 5}
+    as_model = {"event": "TRAINING_COMPLETED", "field": "model_path", "success": True}
+    as_results = {"event": "EVALUATION_COMPLETED", "field": "results_path", "model_id": MODEL}
+    files = [
+        (site.games("games.db"), as_games, "games.db is games"),
+        (site.samples(), as_samples, "s.npz is samples"),
+        (site.model(), as_model, "m.safetensors is a model"),
+    ]
+
+    async def claim(path, how):
+        told = dict(how)
+        await site.tell(told.pop("event"), **{told.pop("field"): path}, **told)
+
+    for path, rightly, _ in files:
+        await claim(path, rightly)
+    await evaluated(site, results(site, match("untrained", 3, 1)))
+    files.append((str(site.files / "r.json"), as_results, "r.json is results of games"))
+    facts = site.state.facts
+    for path, rightly, known in files:
+        await claim(path, rightly)
+        assert await site.refusals() == [], "told again, it is no other claim"
+        for wrong in (as_games, as_samples, as_model, as_results):
+            if wrong is not rightly:
+                await claim(path, wrong)
+        reasons = await site.refusals()
+        assert len(reasons) == 3
+        assert all(f"{known}, which the run has" in reason for reason in reasons), reasons
+        for entry in await site.engine.kv.entries(intake.PREFIX):
+            await site.engine.kv.delete(entry.key)
+    assert site.state.facts == facts
+
+
 async def test_games_in_a_form_of_its_own_are_for_a_run_that_checks_them_with_a_program_of_its_own(site):
     told = {"games_generated": 5, "db_path": site.file("games.json", b'{"games": []}')}
     await site.tell("SELFPLAY_COMPLETE", **told)
