@@ -116,10 +116,13 @@ class ProcessorMeter:
 
 def _busy_percent(before: Any, now: Any) -> float | None:
     """The busy share of all time that was counted between; a count that went back says nothing."""
-    spent = {name: max(0.0, getattr(now, name) - getattr(before, name)) for name in now._fields}
-    # The time of guests is in that of users, too.
-    total = sum(spent.values()) - spent.get("guest", 0.0) - spent.get("guest_nice", 0.0)
-    idle = spent["idle"] + spent.get("iowait", 0.0)
+    total = sum(max(0.0, after - earlier) for earlier, after in zip(before, now, strict=True))
+    spent = {
+        name: max(0.0, getattr(now, name, 0.0) - getattr(before, name, 0.0))
+        for name in ("idle", "iowait", "guest", "guest_nice")
+    }
+    total -= spent["guest"] + spent["guest_nice"]  # which is in the time of users, too
+    idle = spent["idle"] + spent["iowait"]
     return 100.0 * (total - idle) / total if total > 0 else None
 
 

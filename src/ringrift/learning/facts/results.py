@@ -593,7 +593,7 @@ def _export(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
         counts = read_fields(artifact.counts, _Rows, artifact.name)
         if job.order.purpose == OUTSIDE:
             # The file stands for its games too, told of or not: its rows count and are paid for.
-            brought.counted = _told_before(state, counts.games)
+            brought.counted = _without_samples(state, counts.games)
             shards = (artifact.digest, *(each.digest for each in brought.counted))
             games = max(counts.games, sum(each.games for each in brought.counted))
             brought.shards.append(_games_elsewhere(artifact, games, counts.rows, job, report, at_s))
@@ -611,7 +611,7 @@ def _export(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
     return brought
 
 
-def _told_before(state: ConfigState, games: int) -> list[Shard]:
+def _without_samples(state: ConfigState, games: int) -> list[Shard]:
     """The oldest games of others that no samples hold yet, as many as a file of *games* can be made of."""
     found: list[Shard] = []
     for shard in state.shards.values():
