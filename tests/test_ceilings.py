@@ -136,8 +136,8 @@ def _kept():
     return process_scope().get(Table, Table)
 
 
-get_table = getter_of(Table)
-reset_table = reset_of(Table)
+get_table = getter_of("get_table", Table)
+reset_table = reset_of("reset_table", Table)
 """
     assert list(process_getters_in(ast.parse(text))) == ["get_router", "get_queue", "get_table"]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Self, TypeVar, cast
 
 from ringrift.errors import ConfigError
@@ -91,19 +92,19 @@ def process_scope() -> ProcessScope:
     return _SCOPE
 
 
-def getter_of(kind: type[T]) -> Callable[[], T]:
-    """Return the function that gives the one *kind* of this process, made on first use."""
+def getter_of(name: str, kind: type[T]) -> Callable[[], T]:
+    """Return the function *name* that gives the one *kind* of this process, made on first use."""
     make = kind._for_this_process if issubclass(kind, SingletonMixin) else kind
 
     def get() -> T:
         return process_scope().get(kind, make)
 
-    get.__doc__, get.__module__ = f"Return the {kind.__name__} of this process.", kind.__module__
-    return get
+    about = f"Return the {kind.__name__} of this process, made on first use.\n\n{kind.__doc__ or ''}"
+    return _named(get, name, about, kind, gives=kind)
 
 
-def reset_of(kind: type[T]) -> Callable[[], T | None]:
-    """Return the function that drops the one *kind* of this process, and gives back what there was.
+def reset_of(name: str, kind: type[T]) -> Callable[[], T | None]:
+    """Return the function *name* that drops the one *kind* of this process, and gives back what there was.
 
     For tests, and for whoever wants one with other options; what runs must be stopped first.
     """
@@ -111,7 +112,17 @@ def reset_of(kind: type[T]) -> Callable[[], T | None]:
     def reset() -> T | None:
         return process_scope().drop(kind)
 
-    return reset
+    about = f"Forget the {kind.__name__} of this process and return it; one that runs must be stopped first."
+    return _named(reset, name, about, kind, gives=kind | None)
+
+
+def _named(call: Callable[[], T], name: str, about: str, kind: type[Any], *, gives: Any) -> Callable[[], T]:
+    """Have help, logs and tracebacks show *call* as if it were written out where *kind* is."""
+    shown = cast(FunctionType, call)
+    shown.__name__ = shown.__qualname__ = name
+    shown.__code__ = shown.__code__.replace(co_name=name, co_qualname=name)
+    shown.__doc__, shown.__module__, shown.__annotations__ = about, kind.__module__, {"return": gives}
+    return call
 
 
 class SingletonMixin:

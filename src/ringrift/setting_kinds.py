@@ -262,8 +262,12 @@ Cores = Annotated[
     Meta(description="a list of numbers of cores, such as [0, 1]"),
 ]
 Variables = Annotated[
-    tuple[Annotated[str, Meta(pattern=r"\A(?!RINGRIFT_)[^\W\d]\w*\Z")], ...],  # what is ours is not for jobs
-    Meta(description='a list of names of variables, such as ["MY_TOKEN"], none that begins with RINGRIFT_'),
+    # What is ours is not for jobs. Other names than these no shell can set.
+    tuple[Annotated[str, Meta(pattern=r"\A(?!RINGRIFT_)[A-Za-z_][A-Za-z0-9_]*\Z")], ...],
+    Meta(
+        description='a list of names of variables, such as ["MY_TOKEN"], of letters a to z, digits and "_", '
+        "none that begins with a digit or RINGRIFT_"
+    ),
 ]
 
 

@@ -77,7 +77,7 @@ class AsyncBridge(SingletonMixin):
 AsyncBridgeManager = AsyncBridge
 
 
-get_bridge_manager = getter_of(AsyncBridge)
+get_bridge_manager = getter_of("get_bridge_manager", AsyncBridge)
 reset_bridge_manager = AsyncBridge.reset_instance
 
 

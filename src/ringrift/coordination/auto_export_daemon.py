@@ -129,7 +129,7 @@ class AutoExportDaemon(StageDaemon):
 
 
 # The export daemon of this process; it hears events once it is started.
-get_auto_export_daemon = getter_of(AutoExportDaemon)
+get_auto_export_daemon = getter_of("get_auto_export_daemon", AutoExportDaemon)
 reset_auto_export_daemon = AutoExportDaemon.reset_instance
 
 

@@ -234,5 +234,5 @@ def bad_outcome(event_type: str, payload: Mapping[str, Any]) -> str:
     )
 
 
-get_auto_promotion_daemon = getter_of(AutoPromotionDaemon)
+get_auto_promotion_daemon = getter_of("get_auto_promotion_daemon", AutoPromotionDaemon)
 reset_auto_promotion_daemon = AutoPromotionDaemon.reset_instance

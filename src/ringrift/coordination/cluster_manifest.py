@@ -226,7 +226,7 @@ class ClusterManifest(SingletonMixin):
         return HealthCheckResult.ok("", **stats)
 
 
-get_cluster_manifest = getter_of(ClusterManifest)
+get_cluster_manifest = getter_of("get_cluster_manifest", ClusterManifest)
 
 
 def reset_cluster_manifest() -> None:

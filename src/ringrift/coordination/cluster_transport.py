@@ -149,4 +149,4 @@ def get_stall_handler(
     return one_per_process(SyncStallHandler, SyncStallHandler, db_path=db_path, config=config)
 
 
-reset_stall_handler = reset_of(SyncStallHandler)
+reset_stall_handler = reset_of("reset_stall_handler", SyncStallHandler)

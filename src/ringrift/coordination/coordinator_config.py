@@ -16,7 +16,7 @@ def get_settings() -> Settings:
     return process_scope().get(Settings, read_settings)
 
 
-reset_settings = reset_of(Settings)
+reset_settings = reset_of("reset_settings", Settings)
 
 
 @dataclass(frozen=True, slots=True)

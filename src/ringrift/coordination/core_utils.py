@@ -15,7 +15,7 @@ import msgspec
 
 from ringrift.coordination.tracing import new_trace, with_trace
 from ringrift.engine.arguments import check_wait
-from ringrift.engine.blocking import run_blocking
+from ringrift.engine.blocking import blocking
 from ringrift.engine.leases import LeaseConfig, LeaseHolder, NamedLease, lease_holder
 from ringrift.engine.lock_files import LockFile
 from ringrift.errors import ConfigError, ForeignFile, Unavailable
@@ -76,26 +76,27 @@ async def async_file_lock(
 @contextmanager
 def file_lock(path: Path | str, *, wait_seconds: float = 10.0) -> Iterator[None]:
     """`async_file_lock` for code without an event loop."""
-    taking = _locked(Path(path), wait_seconds, system_runtime())
-    # Longer than the wait itself, so that its error names the lock, and not the time-out of the bridge.
-    lock = run_blocking(taking, timeout_s=wait_seconds + 10.0)
+    lock = _locked_blocking(Path(path), wait_seconds, system_runtime())
     try:
         yield
     finally:
         lock.close()
 
 
-async def _locked(path: Path, wait_s: float, runtime: Runtime) -> LockFile:
-    check_wait("wait_seconds", wait_s)
+async def _locked(path: Path, wait_seconds: float, runtime: Runtime) -> LockFile:
+    check_wait("wait_seconds", wait_seconds)
     make_private_folder(path.parent)
-    lock, until_s = LockFile(path), runtime.monotonic_s() + wait_s
+    lock, until_s = LockFile(path), runtime.monotonic_s() + wait_seconds
     while not lock.try_lock():
         # The kernel tells nobody when a lock is free, so this looks.
         if runtime.monotonic_s() >= until_s:
             lock.close()
-            raise Unavailable(f"another process holds {path}, for {wait_s:g} s now")
+            raise Unavailable(f"another process holds {path}, for {wait_seconds:g} s now")
         await runtime.sleep(LOOK_S)
     return lock
+
+
+_locked_blocking = blocking(_locked, timeout_s=10.0, plus="wait_seconds")
 
 
 def load_yaml(path: Path | str, *, default: Any = None) -> Any:

@@ -48,7 +48,7 @@ class DaemonFactory(SingletonMixin):
         get_daemon_manager().register_factory(daemon_type, factory, **row)
 
 
-get_daemon_factory = getter_of(DaemonFactory)
+get_daemon_factory = getter_of("get_daemon_factory", DaemonFactory)
 reset_daemon_factory = DaemonFactory.reset_instance
 
 

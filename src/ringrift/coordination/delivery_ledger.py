@@ -42,7 +42,7 @@ def get_delivery_ledger(db_path: Path | str | None = None) -> DeliveryLedger:
     return one_per_process(DeliveryLedger, DeliveryLedger, db_path=db_path)
 
 
-reset_delivery_ledger = reset_of(DeliveryLedger)
+reset_delivery_ledger = reset_of("reset_delivery_ledger", DeliveryLedger)
 
 
 def get_retry_queue(ledger: DeliveryLedger | None = None, *, at_once: int | None = None) -> RetryQueue:
@@ -54,4 +54,4 @@ def get_retry_queue(ledger: DeliveryLedger | None = None, *, at_once: int | None
     return one_per_process(RetryQueue, make, ledger=ledger, at_once=at_once)
 
 
-reset_retry_queue = reset_of(RetryQueue)
+reset_retry_queue = reset_of("reset_retry_queue", RetryQueue)

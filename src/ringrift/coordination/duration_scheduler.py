@@ -69,8 +69,8 @@ LONGEST_S = DAY_S  # a running task counts as ended by then, whatever the estima
 
 
 # The measured durations as this process keeps them.
-get_duration_store = getter_of(DurationStore)
-reset_duration_store = reset_of(DurationStore)
+get_duration_store = getter_of("get_duration_store", DurationStore)
+reset_duration_store = reset_of("reset_duration_store", DurationStore)
 
 
 @dataclass(frozen=True, slots=True)

@@ -595,7 +595,7 @@ class EphemeralDataGuard(WiredCoordinator):
         }
 
 
-get_ephemeral_guard = getter_of(EphemeralDataGuard)
+get_ephemeral_guard = getter_of("get_ephemeral_guard", EphemeralDataGuard)
 reset_ephemeral_guard = EphemeralDataGuard.reset_instance
 
 

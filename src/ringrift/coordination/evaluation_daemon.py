@@ -231,8 +231,8 @@ def _entry(name: str, config_key: str, rating: Rating) -> EloRating:
     )
 
 
-get_elo_service = getter_of(EloService)
-reset_elo_service = reset_of(EloService)
+get_elo_service = getter_of("get_elo_service", EloService)
+reset_elo_service = reset_of("reset_elo_service", EloService)
 
 
 # What is worth telling of new ratings: a pure comparison of now with what was told before.
@@ -508,5 +508,5 @@ class EvaluationDaemon(AskedDaemon):
         return super().health_check().with_details(**details).or_degraded(next(words, ""))
 
 
-get_evaluation_daemon = getter_of(EvaluationDaemon)
+get_evaluation_daemon = getter_of("get_evaluation_daemon", EvaluationDaemon)
 reset_evaluation_daemon = EvaluationDaemon.reset_instance

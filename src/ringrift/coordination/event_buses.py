@@ -222,8 +222,8 @@ def as_data_event(event: RouterEvent) -> DataEvent:
     return DataEvent(kind, event.payload, event.timestamp, event.source)
 
 
-get_data_event_bus = getter_of(DataEventBus)
-reset_data_event_bus = reset_of(DataEventBus)
+get_data_event_bus = getter_of("get_data_event_bus", DataEventBus)
+reset_data_event_bus = reset_of("reset_data_event_bus", DataEventBus)
 get_data_bus = get_data_event_bus
 
 
@@ -388,8 +388,8 @@ def as_stage_result(event: RouterEvent, stage: StageEvent) -> StageCompletionRes
     return StageCompletionResult.from_dict({**own, **event.payload, "event": stage})
 
 
-get_stage_event_bus = getter_of(StageEventBus)
-reset_stage_event_bus = reset_of(StageEventBus)
+get_stage_event_bus = getter_of("get_stage_event_bus", StageEventBus)
+reset_stage_event_bus = reset_of("reset_stage_event_bus", StageEventBus)
 
 
 def get_event_bus() -> StageEventBus:

@@ -11,8 +11,8 @@ __all__ = ["get_event_validator", "reset_event_validator", "validate_event_type"
 
 
 # This process's validator; strictness is read from the settings when it is made.
-get_event_validator = getter_of(EventTypeValidator)
-reset_event_validator = reset_of(EventTypeValidator)
+get_event_validator = getter_of("get_event_validator", EventTypeValidator)
+reset_event_validator = reset_of("reset_event_validator", EventTypeValidator)
 
 
 def validate_event_type(event_type: Any) -> tuple[bool, str]:

@@ -80,5 +80,5 @@ class CoordinationFacade(SingletonMixin):
         }
 
 
-get_coordination_facade = getter_of(CoordinationFacade)
+get_coordination_facade = getter_of("get_coordination_facade", CoordinationFacade)
 reset_coordination_facade = CoordinationFacade.reset_instance

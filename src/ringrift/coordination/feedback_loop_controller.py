@@ -311,8 +311,8 @@ class FeedbackSignals:
         return found[-limit:] if limit > 0 else []
 
 
-get_feedback_signals = getter_of(FeedbackSignals)
-reset_feedback_signals = reset_of(FeedbackSignals)
+get_feedback_signals = getter_of("get_feedback_signals", FeedbackSignals)
+reset_feedback_signals = reset_of("reset_feedback_signals", FeedbackSignals)
 
 
 # FEEDBACK_LOOP: tells what the results of each config changed in its plan, when that changes: the values that
@@ -474,5 +474,5 @@ def _quality_events(situation: Situation, said: _Said) -> tuple[list[Told], _Sai
     return told, msgspec.structs.replace(said, **now)
 
 
-get_feedback_loop_controller = getter_of(FeedbackLoopController)
+get_feedback_loop_controller = getter_of("get_feedback_loop_controller", FeedbackLoopController)
 reset_feedback_loop_controller = FeedbackLoopController.reset_instance

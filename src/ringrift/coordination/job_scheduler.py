@@ -273,7 +273,7 @@ class JobSchedulerDaemon(HandlerBase):
             self._unwire()
 
 
-get_job_scheduler = getter_of(PriorityJobScheduler)
+get_job_scheduler = getter_of("get_job_scheduler", PriorityJobScheduler)
 reset_job_scheduler = PriorityJobScheduler.reset_instance
 wire_job_events = PriorityJobScheduler.wired
 

@@ -248,7 +248,7 @@ def _plateau_event(config: str, situation: Situation, found: PlateauFinding) -> 
 # --- one per process -----------------------------------------------------------------------------------
 
 
-get_metrics_orchestrator = getter_of(MetricsAnalysisOrchestrator)
+get_metrics_orchestrator = getter_of("get_metrics_orchestrator", MetricsAnalysisOrchestrator)
 reset_metrics_orchestrator = MetricsAnalysisOrchestrator.reset_instance
 wire_metrics_events = MetricsAnalysisOrchestrator.wired
 

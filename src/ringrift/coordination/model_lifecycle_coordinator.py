@@ -373,7 +373,7 @@ def _registry_events(
     return told
 
 
-get_model_coordinator = getter_of(ModelLifecycleCoordinator)
+get_model_coordinator = getter_of("get_model_coordinator", ModelLifecycleCoordinator)
 reset_model_coordinator = ModelLifecycleCoordinator.reset_instance
 wire_model_events = ModelLifecycleCoordinator.wired
 

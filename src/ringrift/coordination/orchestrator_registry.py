@@ -384,7 +384,7 @@ def _own_control(role: OrchestratorRole) -> ControlLease | None:
 
 
 # The roles of this process; the functions below run them on the background loop.
-get_orchestrator_roles = getter_of(OrchestratorRoles)
+get_orchestrator_roles = getter_of("get_orchestrator_roles", OrchestratorRoles)
 reset_orchestrator_roles = OrchestratorRoles.reset_instance
 
 

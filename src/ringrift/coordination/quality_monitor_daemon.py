@@ -333,5 +333,5 @@ class QualityMonitorDaemon(AskedDaemon):
         return super().health_check().with_details(**details).or_degraded(problem)
 
 
-get_quality_monitor = getter_of(QualityMonitorDaemon)
+get_quality_monitor = getter_of("get_quality_monitor", QualityMonitorDaemon)
 reset_quality_monitor = QualityMonitorDaemon.reset_instance

@@ -27,14 +27,14 @@ from ringrift.work.coordinator import heard_by
 # What this process has of the loop: one object of each kind.
 
 
-get_loop_waker = getter_of(LoopWaker)
+get_loop_waker = getter_of("get_loop_waker", LoopWaker)
 
 
 def get_stage_members() -> StageMembers:
     return process_scope().get(StageMembers, lambda: StageMembers(waker=get_loop_waker()))
 
 
-get_open_run = getter_of(OpenRun)
+get_open_run = getter_of("get_open_run", OpenRun)
 
 
 def get_situations() -> Situations:

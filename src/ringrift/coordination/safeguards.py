@@ -30,7 +30,7 @@ class EmergencyStop(EmergencyState, SingletonMixin):
         super().__init__(here, runtime=runtime)
 
 
-get_emergency_stop = getter_of(EmergencyStop)
+get_emergency_stop = getter_of("get_emergency_stop", EmergencyStop)
 
 
 @blocking(timeout_s=ANSWER_S)
@@ -98,7 +98,7 @@ class Safeguards(SpawnGate, SingletonMixin):
         return well.or_degraded(f"held back after failures: {', '.join(held)}" if held else "")
 
 
-get_safeguards = getter_of(Safeguards)
+get_safeguards = getter_of("get_safeguards", Safeguards)
 reset_safeguards = Safeguards.reset_instance
 
 

@@ -316,7 +316,7 @@ def _counted(tasks: Sequence[SelfplayTask], about: Callable[[SelfplayTask], str]
     return dict(found)
 
 
-get_selfplay_orchestrator = getter_of(SelfplayOrchestrator)
+get_selfplay_orchestrator = getter_of("get_selfplay_orchestrator", SelfplayOrchestrator)
 reset_selfplay_orchestrator = SelfplayOrchestrator.reset_instance
 wire_selfplay_events = SelfplayOrchestrator.wired
 

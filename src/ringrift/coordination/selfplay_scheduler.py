@@ -328,7 +328,7 @@ def _kept(shares: Mapping[str, float], told: list[str]) -> dict[str, float]:
 
 
 # The scheduler of this process; it hears events once it is started.
-get_selfplay_scheduler = getter_of(SelfplayScheduler)
+get_selfplay_scheduler = getter_of("get_selfplay_scheduler", SelfplayScheduler)
 reset_selfplay_scheduler = SelfplayScheduler.reset_instance
 
 

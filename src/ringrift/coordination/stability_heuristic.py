@@ -99,8 +99,8 @@ class ThresholdManager:
 
 
 # The thresholds of this process. `memory_warning` is that of its admission, where it has one.
-get_threshold_manager = getter_of(ThresholdManager)
-reset_threshold_manager = reset_of(ThresholdManager)
+get_threshold_manager = getter_of("get_threshold_manager", ThresholdManager)
+reset_threshold_manager = reset_of("reset_threshold_manager", ThresholdManager)
 
 
 # Stability.

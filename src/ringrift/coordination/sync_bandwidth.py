@@ -160,7 +160,7 @@ def get_bandwidth_manager(
     return one_per_process(BandwidthManager, BandwidthManager, db_path=db_path, limits=limits)
 
 
-reset_bandwidth_manager = reset_of(BandwidthManager)
+reset_bandwidth_manager = reset_of("reset_bandwidth_manager", BandwidthManager)
 
 
 def request_bandwidth(host: str, estimated_mb: float = 0.0, priority: str = "normal") -> BandwidthAllocation:

@@ -16,7 +16,7 @@ from ringrift.data.transfer.contract import Pace, Transport
 from ringrift.engine.opening import get_engine, get_engine_blocking, has_store
 from ringrift.process import getter_of, process_scope, reset_of
 from ringrift.runtime import system_runtime
-from ringrift.work.backpressure import BackpressureLevel, read_announced
+from ringrift.work.backpressure import Announced, read_announced
 
 __all__ = ["DataPlane", "Pace", "SyncDaemonBase", "Transport", "open_data_plane"]
 
@@ -80,13 +80,10 @@ def of_process(parts: DaemonParts) -> DaemonParts:
     }
 
 
-async def pressure_in_force(plane: DataPlane | None) -> BackpressureLevel:
-    """How full the queues of the run are, as QUEUE_MONITOR has measured; none where nobody measures."""
+async def read_pressure(plane: DataPlane | None) -> Announced:
+    """What QUEUE_MONITOR has measured of the queues of the run; nothing where nobody measures."""
     plane = plane or await existing_data_plane()
-    if plane is None:
-        return BackpressureLevel.NONE
-    announced = await read_announced(plane.kv)
-    return announced.level if announced.why_held(plane.runtime.now_s()) else BackpressureLevel.NONE
+    return Announced() if plane is None else await read_announced(plane.kv)
 
 
 class SyncDaemonBase(WakingDaemon):
@@ -97,5 +94,5 @@ class SyncDaemonBase(WakingDaemon):
 
 
 # What events told of nodes in this process: one collector for all who sync.
-get_node_reports = getter_of(NodeReportCollector)
-reset_node_reports = reset_of(NodeReportCollector)
+get_node_reports = getter_of("get_node_reports", NodeReportCollector)
+reset_node_reports = reset_of("reset_node_reports", NodeReportCollector)

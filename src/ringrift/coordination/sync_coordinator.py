@@ -13,7 +13,7 @@ from ringrift.coordination.sync_base import (
     look_at_cluster,
     of_process,
     open_data_plane,
-    pressure_in_force,
+    read_pressure,
 )
 from ringrift.coordination.sync_facade import (
     ORPHAN_RECOVERY,
@@ -336,11 +336,15 @@ class SyncScheduler:
         return system_runtime() if self._plane is None else self._plane.runtime
 
     async def recommendations(self, max_recommendations: int = _ADVICE_MAX) -> list[SyncRecommendation]:
-        pressure = await pressure_in_force(self._plane)
-        return recommend(await self.hosts(), pressure=pressure, max_recommendations=max_recommendations)
+        return recommend(
+            await self.hosts(), pressure=await self._pressure(), max_recommendations=max_recommendations
+        )
+
+    async def _pressure(self) -> BackpressureLevel:
+        return (await read_pressure(self._plane)).in_force(self._runtime.now_s())
 
     async def status(self) -> ClusterDataStatus:
-        hosts, pressure = await self.hosts(), await pressure_in_force(self._plane)
+        hosts, pressure = await self.hosts(), await self._pressure()
         advice = recommend(hosts, pressure=pressure, max_recommendations=_ADVICE_MAX)
         return cluster_status(hosts, advice, now_s=self._runtime.now_s())
 
@@ -368,8 +372,8 @@ class SyncScheduler:
         return HealthCheckResult.ok("", **status.to_dict())
 
 
-get_sync_scheduler = getter_of(SyncScheduler)
-reset_sync_scheduler = reset_of(SyncScheduler)
+get_sync_scheduler = getter_of("get_sync_scheduler", SyncScheduler)
+reset_sync_scheduler = reset_of("reset_sync_scheduler", SyncScheduler)
 
 
 def get_sync_recommendations(max_recommendations: int = _ADVICE_MAX) -> list[SyncRecommendation]:
@@ -616,7 +620,7 @@ class SyncCoordinator(WiredCoordinator):
 
 
 # The coordinator of this process; it hears events once it is wired.
-get_sync_coordinator = getter_of(SyncCoordinator)
+get_sync_coordinator = getter_of("get_sync_coordinator", SyncCoordinator)
 reset_sync_coordinator = SyncCoordinator.reset_instance
 
 

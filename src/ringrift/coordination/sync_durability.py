@@ -375,11 +375,11 @@ def get_sync_wal(db_path: Path | str | None = None, *, pending_max: int | None =
     return one_per_process(SyncWAL, SyncWAL, db_path=db_path, pending_max=pending_max)
 
 
-reset_sync_wal = reset_of(SyncWAL)
+reset_sync_wal = reset_of("reset_sync_wal", SyncWAL)
 
 
 def get_sync_dlq(db_path: Path | str | None = None) -> SyncDeadLetterQueue:
     return one_per_process(SyncDeadLetterQueue, SyncDeadLetterQueue, db_path=db_path)
 
 
-reset_sync_dlq = reset_of(SyncDeadLetterQueue)
+reset_sync_dlq = reset_of("reset_sync_dlq", SyncDeadLetterQueue)

@@ -360,7 +360,7 @@ def _split(config_key: str | None) -> tuple[str | None, int | None]:
     return board, players
 
 
-get_sync_facade = getter_of(SyncFacade)
+get_sync_facade = getter_of("get_sync_facade", SyncFacade)
 
 
 def reset_sync_facade() -> None:

@@ -47,7 +47,7 @@ def get_sync_mutex(db_path: Path | str | None = None, *, max_global: int | None 
     return one_per_process(SyncMutex, SyncMutex, db_path=db_path, max_global=max_global)
 
 
-reset_sync_mutex = reset_of(SyncMutex)
+reset_sync_mutex = reset_of("reset_sync_mutex", SyncMutex)
 
 
 def sync_lock(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
+from concurrent.futures import Future
 from typing import Any
+
+import structlog
 
 from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.sync_base import (
@@ -11,7 +15,7 @@ from ringrift.coordination.sync_base import (
     get_node_reports,
     look_at_cluster,
     open_data_plane,
-    pressure_in_force,
+    read_pressure,
 )
 from ringrift.data.artifacts import data_type_named, kinds_of
 from ringrift.data.config import AutoSyncConfig, read_nodes, read_sync_config
@@ -33,14 +37,20 @@ from ringrift.data.sync.plan import (
     sources_of,
     target_score,
 )
-from ringrift.engine.blocking import blocking, run_blocking
+from ringrift.engine.blocking import background_loop, blocking, loop_is_running, run_blocking
 from ringrift.engine.run_reports import reported_slowly
+from ringrift.errors import RingRiftError
 from ringrift.process import getter_of, reset_of
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
+from ringrift.work.backpressure import Announced
 from ringrift.work.shares import split_config
 
 __all__ = ["SyncRouter", "get_sync_router", "reset_sync_router"]
+
+LOOK_S = 30.0
+
+log = structlog.get_logger()
 
 
 class SyncRouter:
@@ -55,6 +65,8 @@ class SyncRouter:
     ) -> None:
         self._plane, self._config = plane, config
         self.reports = reports or get_node_reports()
+        self._pressure = Announced()
+        self._looking: Future[None] | None = None
 
     @property
     def plane(self) -> DataPlane:
@@ -175,8 +187,26 @@ class SyncRouter:
         await SyncHistory(plane.kv, plane.runtime).add(record, at_s=now_s)
 
     def is_under_backpressure(self, node_id: str = "") -> bool:  # noqa: ARG002 - documented signature
-        """Whether the queues are too full now, which are one set for all nodes."""
-        return run_blocking(pressure_in_force(self._plane)).throttles
+        """Whether the queues are too full now, which are one set for all nodes.
+
+        On an event loop nobody can wait for the store: there it answers by what was measured when it was last
+        asked, for as long as that holds, and looks again meanwhile. What is not known presses nobody.
+        """
+        if not loop_is_running():
+            run_blocking(self._look_at_pressure())
+        elif self._looking is None or self._looking.done():
+            self._looking = background_loop().begin(self._look_meanwhile())
+        return self._pressure.in_force(self._runtime.now_s()).throttles
+
+    async def _look_at_pressure(self) -> None:
+        self._pressure = await read_pressure(self._plane)
+
+    async def _look_meanwhile(self) -> None:
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._look_at_pressure()
+        except (RingRiftError, TimeoutError) as error:  # nobody waits for it who could be told
+            log.warning("sync_router.pressure_unread", reason=str(error))
 
     def update_training_active_nodes(self, nodes: set[str]) -> None:
         self.reports.replace_training(frozenset(nodes), self._runtime.now_s())
@@ -251,5 +281,5 @@ def _has_room(disk: DiskState | None, size_bytes: int, limit_percent: float) -> 
     return disk.free_bytes - size_bytes > disk.total_bytes * (1 - limit_percent / 100)
 
 
-get_sync_router = getter_of(SyncRouter)
-reset_sync_router = reset_of(SyncRouter)
+get_sync_router = getter_of("get_sync_router", SyncRouter)
+reset_sync_router = reset_of("reset_sync_router", SyncRouter)

@@ -376,7 +376,7 @@ def _about(task: RunningTask, *, short: bool = False) -> dict[str, Any]:
     return about
 
 
-get_task_coordinator = getter_of(TaskCoordinator)
+get_task_coordinator = getter_of("get_task_coordinator", TaskCoordinator)
 reset_task_coordinator = TaskCoordinator.reset_instance
 wire_task_limits = TaskCoordinator.wired
 

@@ -144,5 +144,5 @@ class TournamentDaemon(AskedDaemon):
         )
 
 
-get_tournament_daemon = getter_of(TournamentDaemon)
+get_tournament_daemon = getter_of("get_tournament_daemon", TournamentDaemon)
 reset_tournament_daemon = TournamentDaemon.reset_instance

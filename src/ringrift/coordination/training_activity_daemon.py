@@ -42,7 +42,7 @@ def get_training_activity_daemon() -> TrainingActivityDaemon:
     return create_staging_daemon()
 
 
-reset_training_activity_daemon = reset_of(TrainingActivityDaemon)
+reset_training_activity_daemon = reset_of("reset_training_activity_daemon", TrainingActivityDaemon)
 
 
 def create_staging_daemon(

@@ -300,7 +300,7 @@ def _of_run(config: str, ended: EndedTraining, model: Model | None) -> TrainingR
     )
 
 
-get_training_coordinator = getter_of(TrainingCoordinator)
+get_training_coordinator = getter_of("get_training_coordinator", TrainingCoordinator)
 reset_training_coordinator = TrainingCoordinator.reset_instance
 wire_training_events = TrainingCoordinator.wired
 

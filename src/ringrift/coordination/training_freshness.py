@@ -44,8 +44,8 @@ class FreshnessChecker(FreshnessCheck):
 TrainingFreshnessChecker = FreshnessChecker
 
 
-get_freshness_checker = getter_of(FreshnessChecker)
-reset_freshness_checker = reset_of(FreshnessChecker)
+get_freshness_checker = getter_of("get_freshness_checker", FreshnessChecker)
+reset_freshness_checker = reset_of("reset_freshness_checker", FreshnessChecker)
 
 
 async def check_freshness_async(board_type: str, num_players: int) -> FreshnessResult:

@@ -86,7 +86,7 @@ def get_transaction_isolation(db_path: Path | str | None = None) -> TransactionI
     return one_per_process(TransactionIsolation, _open, db_path=db_path)
 
 
-reset_transaction_isolation = reset_of(TransactionIsolation)
+reset_transaction_isolation = reset_of("reset_transaction_isolation", TransactionIsolation)
 
 
 def _open(db_path: Path | str | None = None) -> TransactionIsolation:

@@ -638,7 +638,7 @@ def _level(score: float | None) -> HealthLevel:
     return HealthLevel.UNKNOWN if score is None else level_of(score)
 
 
-get_health_manager = getter_of(UnifiedHealthManager)
+get_health_manager = getter_of("get_health_manager", UnifiedHealthManager)
 reset_health_manager = UnifiedHealthManager.reset_instance
 wire_health_events = UnifiedHealthManager.wired
 

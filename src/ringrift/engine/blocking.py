@@ -7,7 +7,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -43,7 +43,7 @@ class BackgroundLoop:
         if threading.current_thread() is self._thread:
             work.close()
             raise ConfigError("a blocking call from the blocking-call loop would wait for itself")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.begin(work)
         try:
             return future.result(timeout_s)
         except FutureTimeout:
@@ -51,6 +51,10 @@ class BackgroundLoop:
                 raise  # the work itself timed out
             future.cancel()
             raise Unavailable(f"no answer in {timeout_s:g} s") from None
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Have *work* done without waiting for it; from any thread, also on an event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def under_way(self) -> list[str]:
         """Return the names of what runs on the loop: calls, and what calls began and left running there."""
@@ -74,11 +78,18 @@ def run_blocking(work: Coroutine[Any, Any, T], *, timeout_s: float = 30.0) -> T:
     except ConfigError:
         work.close()
         raise
-    return process_scope().get(BackgroundLoop, BackgroundLoop).run(work, timeout_s=timeout_s)
+    return background_loop().run(work, timeout_s=timeout_s)
+
+
+def background_loop() -> BackgroundLoop:
+    """The loop of this process on which blocking calls run."""
+    return process_scope().get(BackgroundLoop, BackgroundLoop)
 
 
 @overload
-def blocking(call: Callable[P, Coroutine[Any, Any, T]], *, timeout_s: float = 30.0) -> Callable[P, T]: ...
+def blocking(
+    call: Callable[P, Coroutine[Any, Any, T]], *, timeout_s: float = 30.0, plus: str = ""
+) -> Callable[P, T]: ...
 
 
 @overload
@@ -99,31 +110,23 @@ def blocking(call: Any = None, *, timeout_s: float = 30.0, plus: str = "") -> An
     """
     if call is None:
         return functools.partial(blocking, timeout_s=timeout_s, plus=plus)
-    own_wait_s = _own_wait_of(call, plus) if plus else _no_wait
+    signature = inspect.signature(call)
 
     @functools.wraps(call)
     def run(*args: Any, **kwargs: Any) -> Any:
-        limit_s = timeout_s + own_wait_s(*args, **kwargs)
-        return run_blocking(call(*args, **kwargs), timeout_s=limit_s)
+        work, wait_s = call(*args, **kwargs), 0.0  # first: it names itself to whoever calls it wrongly
+        if plus:
+            given = signature.bind(*args, **kwargs)
+            given.apply_defaults()
+            wait_s = given.arguments[plus]
+            try:
+                check_wait(plus, wait_s)
+            except ConfigError:
+                work.close()
+                raise
+        return background_loop().run(work, timeout_s=timeout_s + wait_s)
 
     return run
-
-
-def _own_wait_of(call: Callable[..., Any], name: str) -> Callable[..., float]:
-    """Return what reads off the arguments of a call how long it may wait itself."""
-    signature = inspect.signature(call)
-    default = signature.parameters[name].default
-
-    def own_wait_s(*args: Any, **kwargs: Any) -> float:
-        wait_s: float = signature.bind(*args, **kwargs).arguments.get(name, default)
-        check_wait(name, wait_s)
-        return wait_s
-
-    return own_wait_s
-
-
-def _no_wait(*_args: Any, **_kwargs: Any) -> float:
-    return 0.0
 
 
 async def take_in_thread(take: Callable[[], T], give_back: Callable[[T], object]) -> T:

@@ -23,6 +23,7 @@ from ringrift.engine.arguments import check_key, check_lease, check_seconds, che
 from ringrift.engine.encoding import UNREADABLE, decode_entry
 from ringrift.engine.limits import LEASE_S_MAX
 from ringrift.engine.ports import Entry, KeyValue
+from ringrift.engine.records import delete_at
 from ringrift.engine.waiting import entry_changed
 from ringrift.errors import (
     AlreadyExists,
@@ -151,10 +152,7 @@ async def end_lease(kv: KeyValue, name: str, *, holder: str) -> bool:
     entry = await kv.get(LEASE_PREFIX + name)
     if entry is None or _seen(entry).holder != holder:
         return False
-    try:
-        return await kv.delete(entry.key, revision=entry.revision)
-    except RevisionMismatch:
-        return False
+    return await delete_at(kv, entry.key, entry.revision)
 
 
 async def lease_changed(kv: KeyValue, name: str, *, timeout_s: float) -> None:
@@ -280,7 +278,7 @@ class NamedLease:
         except BaseExceptionGroup as group:
             raise _what_ended(group) from None
         finally:
-            await self._release_in_time()
+            await self.release_in_time()
 
     async def keep(self) -> None:
         """Renew for as long as it can be done; ends with `LeaseLost`."""
@@ -307,7 +305,8 @@ class NamedLease:
         except Unavailable:
             await self._runtime.sleep(min(seconds, self._config.renew_s / 4))
 
-    async def _release_in_time(self) -> None:
+    async def release_in_time(self) -> None:
+        """The same for whoever is leaving: it waits for no answer longer than a renewal."""
         try:
             async with asyncio.timeout(self._config.renew_s):
                 await self.release()

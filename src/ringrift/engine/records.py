@@ -64,7 +64,7 @@ class KvRecords(Generic[T]):
         entry = await self._kv.get(self.key(name))
         if entry is None or entry.value != msgspec.json.encode(record):
             return False
-        return await self._kv.delete(entry.key, revision=entry.revision)
+        return await delete_at(self._kv, entry.key, entry.revision)
 
     async def change(
         self,
@@ -110,6 +110,14 @@ async def read_record(kv: KeyValue, key: str, kind: type[T]) -> T | None:
 async def read_records(kv: KeyValue, prefix: str, kind: type[T]) -> list[T]:
     """Return what stands under the keys that begin with *prefix*, in their order."""
     return await KvRecords(kv, prefix, kind).all()
+
+
+async def delete_at(kv: KeyValue, key: str, revision: int) -> bool:
+    """Delete what stands under *key* since *revision*; False if another was faster, and his stays."""
+    try:
+        return await kv.delete(key, revision=revision)
+    except RevisionMismatch:
+        return False
 
 
 async def write_record(kv: KeyValue, key: str, record: object, *, ttl_s: float | None = None) -> None:

@@ -76,6 +76,7 @@ from ringrift.learning.requests import (
     ReadPauses,
     RecallRequests,
     StandingRequests,
+    TrainingJob,
     WaitingRequests,
     asked_about,
     changes_standing,
@@ -293,8 +294,7 @@ class Controller:
         await self._note_health()
         await self._note_training_slots(await held_slots(self._engine.kv, around))
         under_slots = [entry for entry in around if entry.key.startswith(JOBS)]
-        for job in await end_gone_trainings(self._engine.kv, self._runtime, under_slots):
-            self._announcer.tell("TRAINING_FAILED", failed_training(job))
+        await end_gone_trainings(self._engine.kv, self._runtime, under_slots, self._tell_gone)
         for config in self._ledgers:
             if quoted(config) in recalls:
                 await self._take_in_requests(config, self._recalls, is_new)
@@ -306,6 +306,10 @@ class Controller:
             await self._decide(config)
         await self._follow_standing()
         await self._order(workers)
+
+    async def _tell_gone(self, job: TrainingJob) -> None:
+        self._announcer.tell("TRAINING_FAILED", failed_training(job))
+        await self._settle()
 
     async def _note_stages(self) -> None:
         """Write down which daemons plan, before anything is planned without or with them."""

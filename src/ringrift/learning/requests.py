@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -22,7 +23,7 @@ from ringrift.engine.encoding import decode_entry
 from ringrift.engine.leases import LeaseConfig, NamedLease, lease_holder, lease_key
 from ringrift.engine.opening import get_engine, has_store
 from ringrift.engine.ports import Engine, Entry, KeyValue, WorkItem, WorkQueue
-from ringrift.engine.records import KvRecords, read_record, read_records, write_record
+from ringrift.engine.records import KvRecords, delete_at, read_record, read_records, write_record
 from ringrift.engine.work_rules import (
     ALL_WORK,
     EMERGENCY_WORK,
@@ -326,14 +327,19 @@ class TrainingSlots:
         Whoever waits while a worker trains it is next: no worker begins another training of it meanwhile.
         """
         try:
-            return await self._request(config_key, model_version=model_version, wait_s=wait_s)
+            async with AsyncExitStack() as taken:  # gives back what was taken for a training that has no slot
+                answer = await self._request(config_key, taken, model_version=model_version, wait_s=wait_s)
         except Unavailable as error:
             return Refused(Refusal.LOCK_FAILED, str(error))
+        return answer
 
-    async def _request(self, config_key: str, *, model_version: str, wait_s: float) -> TrainingJob | Refused:
+    async def _request(
+        self, config_key: str, taken: AsyncExitStack, *, model_version: str, wait_s: float
+    ) -> TrainingJob | Refused:
         engine = await self._open_engine()
         kv, until_s = engine.kv, self._runtime.monotonic_s() + wait_s
         own = self._lease(kv, config_lease(config_key))
+        taken.push_async_callback(own.release_in_time)
         try:
             token = await own.acquire(wait_s=wait_s)
             item = await self._wait_for_worker(engine.queue, own, config_key, until_s=until_s)
@@ -343,12 +349,10 @@ class TrainingSlots:
             return Refused(Refusal.ALREADY_RUNNING, f"{config_key} is being trained: {why}")
         place = None if item is not None else await self._free_place(engine)
         if place is None:
-            await own.release()
             return self._no_place() if item is None else _by_worker(config_key, item)
+        taken.push_async_callback(place.release_in_time)
         # Before its record is overwritten: the holder before may have gone without a word.
-        for gone in await end_gone_trainings(kv, self._runtime, await kv.entries(_job_key(config_key))):
-            if self.on_gone is not None:
-                await self.on_gone(gone)
+        await end_gone_trainings(kv, self._runtime, await kv.entries(_job_key(config_key)), self.on_gone)
         job = TrainingJob(
             # The token sets two trainings of one second apart.
             job_id=f"{config_key}_{int(self._runtime.now_s())}_{self._runtime.pid}_{token}",
@@ -360,12 +364,13 @@ class TrainingSlots:
             token=token,
             model_version=model_version,
         )
+        await self._write(kv, job)
         leases = (own, place)
         renewals = TaskOwner(f"training slot {job.job_id}")
         for lease in leases:
             renewals.create_task(self._keep(job, lease), name=lease.name)
         self._held[job.job_id] = _Held(job, leases, renewals)
-        await self._write(kv, job)
+        taken.pop_all()
         log.info("training.slot_taken", job_id=job.job_id, config=config_key, token=token)
         return job
 
@@ -384,7 +389,11 @@ class TrainingSlots:
             kv = (await self._open_engine()).kv
             entry = await kv.get(_job_key(held.job.config_key))
             # Also after the lease ran out, unless another has seen to the end meanwhile.
-            by_others = entry is None or not _is_open(entry, job_id) or not await _is_deleted(kv, entry)
+            by_others = (
+                entry is None
+                or not _is_open(entry, job_id)
+                or not await delete_at(kv, entry.key, entry.revision)
+            )
             for lease in held.leases:
                 await lease.release()
             # The slot is free by now, so what its holder says is kept as far as it can be.
@@ -535,33 +544,38 @@ async def held_slots(kv: KeyValue, entries: Iterable[Entry] | None = None) -> di
     return found
 
 
-async def end_gone_trainings(kv: KeyValue, runtime: Runtime, entries: Iterable[Entry]) -> list[TrainingJob]:
-    """Keep the end of each training of *entries* whose lease ran out; return those of which this is news.
+async def end_gone_trainings(
+    kv: KeyValue,
+    runtime: Runtime,
+    entries: Iterable[Entry],
+    tell: Callable[[TrainingJob], Awaitable[None]] | None,
+) -> None:
+    """Keep the end of each training of *entries* whose lease ran out, and *tell* of it.
 
-    Of several processes that look at the same time one returns it, also after one that was killed at it.
+    Of several processes that look at the same time one tells. Its record goes after that: what could not be
+    told, or was not because its process was killed, the next to look tells, so it may be told twice.
     """
-    ended = []
     for entry in entries:
         try:
-            job, revision = decode_entry(entry, TrainingJob), entry.revision
+            job = decode_entry(entry, TrainingJob)
         except Corrupt:  # `running` tells whoever asks for it; the loop must not stand still
             continue
         holder = await lease_holder(kv, config_lease(job.config_key))
         if holder is not None and (holder.holder, holder.token) == (job.holder, job.token):
             continue
-        try:
-            if job.ended_s is None:  # marked first: its holder may be giving it back just now
-                why = f"process {job.pid} on {job.node} is gone: it told no end, and its lease ran out"
-                job = msgspec.structs.replace(job, ended_s=runtime.now_s(), error=why)
+        revision, is_first = entry.revision, job.ended_s is None
+        if is_first:  # marked first: its holder may be giving it back just now
+            why = f"process {job.pid} on {job.node} is gone: it told no end, and its lease ran out"
+            job = msgspec.structs.replace(job, ended_s=runtime.now_s(), error=why)
+            try:
                 revision = await kv.update(entry.key, msgspec.json.encode(job), revision=revision)
-            await _keep_end(kv, job)
-            if not await kv.delete(entry.key, revision=revision):
+            except RevisionMismatch:
                 continue
-        except RevisionMismatch:
-            continue
+        await _keep_end(kv, job, instead=is_first)
+        if tell is not None:
+            await tell(job)
+        await delete_at(kv, entry.key, revision)
         log.warning("training.holder_gone", job_id=job.job_id, config=job.config_key, pid=job.pid)
-        ended.append(job)
-    return ended
 
 
 def failed_training(job: TrainingJob) -> dict[str, Any]:
@@ -569,11 +583,13 @@ def failed_training(job: TrainingJob) -> dict[str, Any]:
     return {"config_key": job.config_key, "job_id": job.job_id, "error": job.error}
 
 
-async def _keep_end(kv: KeyValue, job: TrainingJob) -> None:
-    """Keep how *job* ended, in the place of what was kept of it before: its holder knows best."""
+async def _keep_end(kv: KeyValue, job: TrainingJob, *, instead: bool = True) -> None:
+    """Keep how *job* ended, *instead* of what was kept of it before: its holder knows best."""
     known, name = await kv.entries(ENDED), f"/{quote(job.job_id, safe='')}"
-    old = known[: max(0, len(known) + 1 - ENDED_MAX)]
-    for key in {each.key for each in (*old, *(one for one in known if one.key.endswith(name)))}:
+    before = [each for each in known if each.key.endswith(name)]
+    if before and not instead:
+        return
+    for key in {each.key for each in (*known[: max(0, len(known) + 1 - ENDED_MAX)], *before)}:
         await kv.delete(key)
     # In the order of their ends.
     await kv.put(f"{ENDED}{job.ended_s:017.6f}{name}", msgspec.json.encode(job), ttl_s=ENDED_KEPT_S)
@@ -581,16 +597,11 @@ async def _keep_end(kv: KeyValue, job: TrainingJob) -> None:
 
 def _is_open(entry: Entry, job_id: str) -> bool:
     """Whether *entry* is of that training, and nobody has seen to its end yet."""
-    job = decode_entry(entry, TrainingJob)
-    return job.job_id == job_id and job.ended_s is None
-
-
-async def _is_deleted(kv: KeyValue, entry: Entry) -> bool:
-    """Delete *entry* as it was read; False if another was faster."""
     try:
-        return await kv.delete(entry.key, revision=entry.revision)
-    except RevisionMismatch:
-        return False
+        job = decode_entry(entry, TrainingJob)
+    except Corrupt:  # no one else can have told the end by it
+        return True
+    return job.job_id == job_id and job.ended_s is None
 
 
 def _job_key(config_key: str) -> str:

@@ -372,6 +372,9 @@ class Announced:
         """Why producers are to rest now; empty if they are not, or if nobody knows."""
         return self.reason or "producers are too fast" if self.active and self.is_measured(now_s) else ""
 
+    def in_force(self, now_s: float) -> BackpressureLevel:
+        return self.level if self.why_held(now_s) else BackpressureLevel.NONE
+
 
 async def read_announced(kv: KeyValue) -> Announced:
     """What was last announced of backpressure, by whichever process."""

@@ -24,6 +24,7 @@ from ringrift.coordination.orchestrator_registry import (
 )
 from ringrift.coordination.task_coordinator import TaskCoordinator, TaskType
 from ringrift.coordination.tracing import new_trace, with_trace
+from ringrift.engine.limits import WAIT_S_MAX
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, Conflict, ForeignFile, Unavailable
 from ringrift.events.tracing import get_trace_id, inject, span
@@ -127,7 +128,7 @@ def test_a_file_lock_excludes_another_process(tmp_path):
         )
         return done.stdout.strip()
 
-    with core_utils.file_lock(path):
+    with core_utils.file_lock(path, wait_seconds=WAIT_S_MAX):
         assert other() == "Unavailable"
     assert other() == "free"
 

@@ -2,11 +2,12 @@
 
 import ast
 import importlib
+import inspect
 from pathlib import Path
 
 import pytest
 
-from ringrift import coordination
+from ringrift import coordination, process
 from ringrift.coordination.cluster_manifest import (
     ClusterManifest,
     get_cluster_manifest,
@@ -105,6 +106,12 @@ def test_every_getter_of_an_object_of_the_process_has_its_reset_beside_it(path):
     assert exported is None or (name in exported) == (name.replace("get_", "reset_", 1) in exported)
     first = get()
     assert get() is first
+    # As help, logs and tracebacks show those that are not written out.
+    for call, called in ((get, name), (reset, name.replace("get_", "reset_", 1))):
+        if inspect.isfunction(call) and call.__code__.co_filename == process.__file__:
+            assert (call.__name__, call.__qualname__, call.__code__.co_name) == (called,) * 3
+            assert call.__doc__
+            assert type(first).__name__ in str(inspect.signature(call).return_annotation)
     reset()
     assert get() is not first
     reset()

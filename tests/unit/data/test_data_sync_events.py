@@ -16,6 +16,7 @@ from ringrift.data.protection.retention import read_held
 from ringrift.data.sync.cluster_view import NodeReportCollector
 from ringrift.data.sync.freshness import FreshnessConfig, judge_freshness
 from ringrift.data.sync.staging import RUNNING, WAITING, node_of
+from ringrift.engine.blocking import run_blocking
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.testing.simulation import ManualRuntime
 from ringrift.work.backpressure import MEASURED_S_MAX, Announced, BackpressureLevel, keep_announced
@@ -159,6 +160,23 @@ async def test_advice_follows_the_pressure_that_was_measured_and_nobodys_word_of
     world.runtime.advance(MEASURED_S_MAX)  # what nobody measures any more holds nothing
     assert await advice() == (False, 1)
     await wired.end()
+
+
+async def test_on_a_loop_the_pressure_is_what_was_last_seen_and_asking_holds_up_nothing():
+    world = World(*nodes("a", "b"))
+    router, now_s = SyncRouter(world.planes["a"]), world.runtime.now_s()
+    measured, _ = Announced(measured_s=now_s, reason="full").step(BackpressureLevel.STOP, now_s)
+    await keep_announced(world.planes["a"].kv, replace(measured, reason="full", measured_s=now_s))
+
+    async def asked():
+        return router.is_under_backpressure("b")
+
+    async with asyncio.timeout(10.0):
+        while not await asked():
+            await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(run_blocking, asked())  # on the loop of blocking calls
+    world.runtime.advance(MEASURED_S_MAX)
+    assert not await asked()
 
 
 # --- freshness ----------------------------------------------------------------------------------------

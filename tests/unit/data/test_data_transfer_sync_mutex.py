@@ -15,6 +15,7 @@ from ringrift.coordination.sync_mutex import (
     sync_lock_required,
 )
 from ringrift.data.sync.mutex import SyncLock
+from ringrift.engine.limits import WAIT_S_MAX
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, LeaseLost
 
@@ -190,7 +191,12 @@ def test_the_plain_functions_work_without_a_loop():
         raise AssertionError("the block must not run")
     assert release_sync_lock("host")
     assert not release_sync_lock("host")
-    with sync_lock("host") as had:
+    for take in (acquire_sync_lock, sync_lock):
+        with pytest.raises(ConfigError, match=r"wait_timeout is .* from 0 to 86400"):
+            take("host", wait_timeout=WAIT_S_MAX + 1)
+    assert acquire_sync_lock("host", wait_timeout=WAIT_S_MAX)
+    assert release_sync_lock("host")
+    with sync_lock("host", wait_timeout=WAIT_S_MAX) as had:
         assert had
     with sync_lock_required("host"):
         assert get_sync_mutex().get_lock_info("host").operation == "rsync"

@@ -9,6 +9,7 @@ import pytest
 from ringrift.coordination.coordinator_config import get_settings
 from ringrift.engine.blocking import BackgroundLoop, blocking, run_blocking
 from ringrift.engine.leases import NamedLease
+from ringrift.engine.limits import WAIT_S_MAX
 from ringrift.engine.opening import (
     close_engine,
     get_engine,
@@ -179,6 +180,17 @@ def test_what_a_call_may_wait_itself_comes_on_top_of_the_time_out():
     hasty = blocking(wait_for_paper, timeout_s=0.01)
     with pytest.raises(Unavailable, match=r"no answer in 0\.01 s"):
         hasty(wait_seconds=5.0)
+
+
+def test_a_wait_as_long_as_is_allowed_is_accepted_and_a_wrong_call_is_told_by_its_name():
+    patient = blocking(no_paper, timeout_s=10.0, plus="wait_seconds")
+    assert patient(wait_seconds=WAIT_S_MAX) == WAIT_S_MAX
+    with pytest.raises(TypeError, match=r"no_paper\(\) got an unexpected keyword argument 'wait'"):
+        patient(wait=1)
+
+
+async def no_paper(*, wait_seconds: float = 0.0) -> float:
+    return wait_seconds
 
 
 @pytest.mark.parametrize("wait", [-1.0, float("nan"), "5", None])

@@ -44,6 +44,19 @@ async def test_a_step_that_gives_none_changes_nothing(kv):
     assert await kv.get("a") is None
 
 
+async def test_a_record_that_is_replaced_while_it_is_removed_stays(kv):
+    class Racing:
+        get = kv.get
+
+        async def delete(self, key, *, revision=None):
+            await kv.put(key, msgspec.json.encode(Count(2)))
+            return await kv.delete(key, revision=revision)
+
+    await write_record(kv, "a/1", Count(1))
+    assert not await KvRecords(Racing(), "a/", Count).delete_if("1", Count(1))
+    assert await read_record(kv, "a/1", Count) == Count(2)
+
+
 async def test_a_record_that_others_change_all_the_time_is_given_up(kv, monkeypatch):
     monkeypatch.setattr("ringrift.engine.records.TRIES_MAX", 3)
     tries = []

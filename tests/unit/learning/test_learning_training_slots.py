@@ -32,12 +32,12 @@ from ringrift.coordination.training_coordinator import (
     wire_training_events,
 )
 from ringrift.engine.blocking import run_blocking
-from ringrift.engine.leases import LeaseConfig
+from ringrift.engine.leases import LEASE_PREFIX, LeaseConfig
 from ringrift.engine.memory import memory_engine
 from ringrift.engine.opening import get_engine_blocking, has_store
 from ringrift.engine.ports import Claimant, NewWork
 from ringrift.engine.run_reports import reported_getters
-from ringrift.errors import ConfigError, LeaseLost
+from ringrift.errors import ConfigError, LeaseLost, Unavailable
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning import requests
 from ringrift.learning.facts.facts import JobEnded
@@ -138,24 +138,93 @@ def test_a_trainer_that_dies_has_ended_and_whoever_looks_is_told_once():
         job = await dead.request("hex8_2p", model_version="v7")
         await dead._held[job.job_id].renewals.stop(1.0)
         entries = await engine.kv.entries(JOBS)
-        assert await end_gone_trainings(engine.kv, runtime, entries) == []
+        await end_gone_trainings(engine.kv, runtime, entries, tell)
+        assert told == []
         await runtime.sleep(SHORT.lease_s + 1)
         # Two look at the same moment, of which one was killed after its first write.
-        (ended,) = await end_gone_trainings(engine.kv, runtime, entries)
-        assert await end_gone_trainings(engine.kv, runtime, entries) == []
-        assert (ended.job_id, ended.config_key) == (job.job_id, "hex8_2p")
-        assert f"process {job.pid} on {job.node} is gone" in ended.error
+        await end_gone_trainings(engine.kv, runtime, entries, tell)
+        await end_gone_trainings(engine.kv, runtime, entries, tell)
+        ((job_id, error),) = told
+        assert job_id == job.job_id
+        assert f"process {job.pid} on {job.node} is gone" in error
         assert [each.job_id for each in await alive.ended()] == [job.job_id]
         # Without a loop the next one to take the slot sees to it.
         second = await dead.request("hex8_2p")
         await dead._held[second.job_id].renewals.stop(1.0)
         taken = await alive.request("hex8_2p", wait_s=60.0)
-        assert [job_id for job_id, _ in told] == [second.job_id]
+        assert [job_id for job_id, _ in told] == [job.job_id, second.job_id]
         # Who comes back is heard, but his end is not news any more, and the next one's slot is not touched.
         assert not await dead.release(second.job_id, error="the disk was full")
         assert [each.error for each in await alive.ended()][1:] == ["the disk was full"]
         assert [each.job_id for each in await alive.running()] == [taken.job_id]
         await alive.release_all()
+        await engine.close()
+
+    simulate(main())
+
+
+@pytest.mark.parametrize("away", [Unavailable("the event log is away"), asyncio.CancelledError()])
+def test_a_dead_trainer_that_could_not_be_told_blocks_nobody_and_is_told_by_the_next(away):
+    async def main():
+        engine, runtime, (dead, alive) = two_processes()
+        job = await dead.request("hex8_2p")
+        await dead._held[job.job_id].renewals.stop(1.0)
+        await runtime.sleep(SHORT.lease_s + 1)
+        told = []
+
+        async def fail(_job):
+            raise away
+
+        async def tell(gone):
+            told.append(gone.job_id)
+
+        alive.on_gone = fail
+        if isinstance(away, Unavailable):
+            assert (await alive.request("hex8_2p")).reason is Refusal.LOCK_FAILED
+        else:
+            with pytest.raises(asyncio.CancelledError):
+                await alive.request("hex8_2p")
+        assert await engine.kv.entries(LEASE_PREFIX) == []
+        # Its holder is heard meanwhile, and stays so.
+        assert not await dead.release(job.job_id, error="the disk was full")
+        alive.on_gone = tell
+        taken = await alive.request("hex8_2p")
+        assert isinstance(taken, TrainingJob)
+        assert told == [job.job_id]
+        assert [each.error for each in await alive.ended()] == ["the disk was full"]
+        await alive.release_all()
+        await engine.close()
+
+    simulate(main())
+
+
+def test_a_slot_whose_record_was_never_stored_is_free():
+    async def main():
+        engine, _, (first, second) = two_processes()
+
+        async def fails(_kv, _job):
+            raise Unavailable("the disk is full")
+
+        first._write = fails
+        assert (await first.request("hex8_2p")).reason is Refusal.LOCK_FAILED
+        assert isinstance(await second.request("hex8_2p"), TrainingJob)
+        await second.release_all()
+        await engine.close()
+
+    simulate(main())
+
+
+def test_a_slot_with_an_unreadable_record_is_given_back_with_its_end():
+    async def main():
+        engine, _, (first, second) = two_processes()
+        job = await first.request("hex8_2p")
+        await engine.kv.put(JOBS + "hex8_2p", b"not json")
+        assert await first.release(job.job_id, error="it diverged")
+        assert [each.error for each in await first.ended()] == ["it diverged"]
+        job = await second.request("hex8_2p")
+        assert isinstance(job, TrainingJob)
+        assert [each.job_id for each in await first.running()] == [job.job_id]
+        await second.release_all()
         await engine.close()
 
     simulate(main())

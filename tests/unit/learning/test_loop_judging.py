@@ -237,6 +237,7 @@ def test_a_judgement_that_has_begun_gives_way_to_who_has_learned_much_more():
     story, champion = a_champion()
     candidate = new_model(story)
     story.evaluate(candidate, champion, wins=48, losses=30)
+    story.evaluate(candidate, "mcts:32", wins=4, losses=4, purpose="rating")  # with what time was left
     newer = new_model(story)
     story.state.models[newer].rows_seen = int(1.4 * story.state.models[candidate].rows_seen)
     made = planned(story)

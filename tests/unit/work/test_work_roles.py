@@ -24,6 +24,7 @@ from ringrift.coordination.orchestrator_registry import (
     release_orchestrator_role,
 )
 from ringrift.engine.leases import LeaseConfig
+from ringrift.engine.limits import WAIT_S_MAX
 from ringrift.engine.opening import close_engine, get_engine, memory_engine
 from ringrift.errors import ConfigError, Conflict, LeaseLost
 from ringrift.learning.control_lease import ControlLease
@@ -230,7 +231,9 @@ def test_the_audit_is_bounded():
 def test_blocking_calls_on_the_real_engine():
     role = OrchestratorRole.TRAINING_LOOP
     assert is_role_available(role)
-    assert acquire_orchestrator_role(role)
+    with pytest.raises(ConfigError, match=r"wait_seconds is 86401\.0; it must be .* from 0 to 86400"):
+        acquire_orchestrator_role(role, wait_seconds=WAIT_S_MAX + 1)
+    assert acquire_orchestrator_role(role, wait_seconds=WAIT_S_MAX)
     assert holds_orchestrator_role(role)
     assert get_role_holder(role).token > 0
     assert release_orchestrator_role(role)

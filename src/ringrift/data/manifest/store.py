@@ -20,8 +20,8 @@ from ringrift.data.kv_records import KvMirror, for_each
 from ringrift.data.protection.records import Tombstone
 from ringrift.engine.encoding import check_digest, decode_value
 from ringrift.engine.ports import Change, EventLog, KeyValue, LogRecord
-from ringrift.engine.records import KvRecords
-from ringrift.errors import ConfigError, Corrupt, RevisionMismatch, Unavailable
+from ringrift.engine.records import KvRecords, delete_at
+from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.events.event import RouterEvent, decode_body
 from ringrift.events.subscriptions import Callback
 from ringrift.runtime import Runtime
@@ -81,10 +81,7 @@ class ManifestStore:
         entry = await self._kv.get(self._receipts.key(_place(digest, node)))
         if entry is None or self._receipts.read(entry).verified_s >= time_s:
             return False
-        try:
-            return await self._kv.delete(entry.key, revision=entry.revision)
-        except RevisionMismatch:
-            return False  # it was just renewed
+        return await delete_at(self._kv, entry.key, entry.revision)  # unless it was just renewed
 
     async def copies(self, digest: str) -> list[Receipt]:
         return await self._receipts.all(_place(digest, ""))

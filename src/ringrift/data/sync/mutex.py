@@ -18,7 +18,8 @@ import msgspec
 import structlog
 
 from ringrift.data.kv_records import StoreHandle, StoreParts
-from ringrift.engine.blocking import blocking, run_blocking
+from ringrift.engine.arguments import check_wait
+from ringrift.engine.blocking import background_loop, blocking, run_blocking
 from ringrift.engine.leases import LeaseConfig, NamedLease, end_lease, lease_changed, lease_holder
 from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError, LeaseLost, RingRiftError
@@ -252,18 +253,7 @@ class SyncLocks(StoreHandle):
 
     # --- without a loop -------------------------------------------------------------------------------
 
-    def acquire(
-        self,
-        host: str,
-        operation: str = "rsync",
-        timeout: float = HOLD_S,
-        *,
-        wait: bool = False,
-        wait_timeout: float = WAIT_S,
-    ) -> bool:
-        taking = self.acquire_async(host, operation, timeout, wait=wait, wait_timeout=wait_timeout)
-        return run_blocking(taking, timeout_s=wait_timeout + ANSWER_S)
-
+    acquire = blocking(acquire_async, timeout_s=ANSWER_S, plus="wait_timeout")
     release = blocking(release_async, timeout_s=ANSWER_S)
     force_release = blocking(force_release_async, timeout_s=ANSWER_S)
     heartbeat = blocking(heartbeat_async, timeout_s=ANSWER_S)
@@ -315,6 +305,7 @@ class SyncLock:
         wait_s: float,
         takes_slot: bool = True,
     ) -> None:
+        check_wait("wait_timeout", wait_s)
         self._mutex, self._host, self._operation = mutex, host, operation
         self._timeout, self._wait_s, self._takes_slot = timeout, wait_s, takes_slot
         self._keepers: TaskOwner | None = None  # for as long as it is had
@@ -354,6 +345,6 @@ class SyncLock:
             raise LeaseLost(lock_name(self._host), token=0, reason="another may have it by now")
 
     def __enter__(self) -> bool:
-        return run_blocking(self.__aenter__(), timeout_s=self._wait_s + ANSWER_S)
+        return background_loop().run(self.__aenter__(), timeout_s=self._wait_s + ANSWER_S)
 
     __exit__ = blocking(__aexit__, timeout_s=ANSWER_S)

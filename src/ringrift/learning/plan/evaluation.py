@@ -289,7 +289,8 @@ def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgement) 
 def _is_outgrown(snapshot: Snapshot, candidate: Model, newest: Model) -> bool:
     """Whether one job may show how much better *newest* is, which has learned much more."""
     state = snapshot.state
-    games = next((m.games for m in reversed(state.matches) if m.first == candidate.digest), 0)
+    matched = (candidate.digest, state.champion)  # a rating after it says nothing of how many a job plays
+    games = next((m.games for m in reversed(state.matches) if (m.first, m.second) == matched), 0)
     has_learned_more = 0 < GROWN * candidate.rows_seen <= newest.rows_seen
     return state.champion is not None and games >= FAST_GAMES and has_learned_more
 
