@@ -20,7 +20,7 @@ from ringrift.coordination.dead_letter_queue import DeadLetterQueue, FailedEvent
 from ringrift.coordination.wiring_audit import audit_wiring
 from ringrift.engine.ports import EventLog, LogRecord
 from ringrift.errors import ConfigError
-from ringrift.events.catalog.audit import AuditEntry, audit_entries, audit_summary, read_last_seen
+from ringrift.events.catalog.audit import AuditEntry, audit_entries, audit_summary, seen_in_folder
 from ringrift.events.catalog.names import delivered_as, is_canonical
 from ringrift.events.catalog.table import ALIASES, CATALOG, EventSpec
 from ringrift.events.event import decode_body
@@ -170,7 +170,7 @@ def show_event(event: str, as_json: bool) -> None:
     """Tell what an event says, by which names, who really sends it and who hears it."""
     with plain_errors():
         spec = _spec_of(event)
-        seen = ask_engine(lambda engine: read_last_seen(engine.kv)) if has_run() else {}
+        seen = ask_engine(seen_in_folder) if has_run() else {}
         entry = next(each for each in audit_wiring(seen).events if each.name == spec.name)
     if as_json:
         print_json({**_described(spec), **entry.to_dict()})
@@ -273,7 +273,7 @@ def audit(everything: bool, as_json: bool) -> None:
     """Check that every event has a sender and a hearer, and when it was last seen in the data folder."""
     with plain_errors():
         # The wiring can be checked without a run; only the times come from one.
-        seen = ask_engine(lambda engine: read_last_seen(engine.kv)) if has_run() else {}
+        seen = ask_engine(seen_in_folder) if has_run() else {}
         report = audit_wiring(seen)
     if as_json:
         print_json(report.to_dict())

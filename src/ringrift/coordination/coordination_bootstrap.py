@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from ringrift.coordination.contracts import coordinator_directory, invoke_health_check
 from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.coordinator_dependencies import (
@@ -18,7 +20,11 @@ from ringrift.coordination.coordinator_dependencies import (
     order,
 )
 from ringrift.coordination.coordinator_persistence import get_snapshot_coordinator
-from ringrift.coordination.data_pipeline_orchestrator import PipelineConfig
+from ringrift.coordination.data_pipeline_orchestrator import (
+    PipelineConfig,
+    get_pipeline_orchestrator,
+    refuse_beside_run,
+)
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_resilience import get_handler_metrics
 from ringrift.coordination.initializer import (
@@ -31,6 +37,7 @@ from ringrift.coordination.initializer import (
 )
 from ringrift.coordination.master_loop_guard import require_running_master_loop
 from ringrift.coordination.system_health_monitor import is_down
+from ringrift.coordination.task_lifecycle_coordinator import get_task_lifecycle_coordinator
 from ringrift.coordination.unified_health_manager import NAME as HEALTH_MANAGER
 from ringrift.coordination.unified_health_manager import Recovery, UnifiedHealthManager
 from ringrift.daemons.running import attempt
@@ -42,6 +49,7 @@ from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.status import as_result
+from ringrift.work.tasks import ORPHAN_AFTER_S
 
 __all__ = [
     "COORDINATOR_REGISTRY",
@@ -80,11 +88,12 @@ def bootstrap_coordination(
     """Bring all coordinators up and return `get_bootstrap_status()`.
 
     A second call without options changes nothing; one with options changes what is up accordingly, or is a
-    `ConfigError` if that is not possible any more. *options* are `enable_<coordinator>=False` to leave one
-    out, and `training_epochs`, `training_batch_size`, `training_model_version` for the pipeline. An unknown
-    name or a value that cannot have an effect is a `ConfigError`. Coordinators stand in the directory of
-    `get_coordinator` unless *register_with_registry* says no. Raises `RuntimeError` without a running master
-    loop if one is required, and if a coordinator fails while RINGRIFT_REQUIRE_CRITICAL_IMPORTS is set.
+    `ConfigError` if that is not possible any more, or the loop runs in another process with its own.
+    *options* are `enable_<coordinator>=False` to leave one out, and `training_epochs`, `training_batch_size`,
+    `training_model_version` for the pipeline. An unknown name or a value that cannot have an effect is a
+    `ConfigError`. Coordinators stand in the directory of `get_coordinator` unless *register_with_registry*
+    says no. Raises `RuntimeError` without a running master loop if one is required, and if a coordinator
+    fails while RINGRIFT_REQUIRE_CRITICAL_IMPORTS is set.
     """
     # Checked before anything starts, so that a refusal leaves no half of a system behind.
     _check_flags(require_master_loop=require_master_loop, register_with_registry=register_with_registry)
@@ -199,7 +208,7 @@ def shutdown_coordination() -> dict[str, Any]:
         return {"shutdown": False, "reason": "not initialized"}
     runtime = system_runtime()
     endings = shut_down(initialiser, timeout_s=SHUTDOWN_TIMEOUT_S, runtime=runtime)
-    _leave_directory(endings)
+    _forget_ended(endings)
     return {
         "shutdown": True,
         "results": {ending.name: not ending.error for ending in endings},
@@ -222,7 +231,7 @@ async def shutdown_all_coordinators(
     endings = await shut_down_async(
         initialiser, timeout_s=max(0.0, left_s), runtime=runtime, emit_events=emit_events
     )
-    _leave_directory(endings)
+    _forget_ended(endings)
     return {
         "status": {
             _shown_name(initialiser, ending.name): {
@@ -267,7 +276,10 @@ def _options(
         )
     # Its own coordinator would refuse a wrong value, too, but as one failure among many results.
     training = {name: value for name, value in named.items() if name.startswith("training_")}
-    PipelineConfig(auto_trigger=auto_trigger, **training)
+    config = PipelineConfig(auto_trigger=auto_trigger, **training)
+    if config != get_pipeline_orchestrator().config:
+        wanted = msgspec.structs.asdict(config)
+        refuse_beside_run({name: value for name, value in wanted.items() if value is not None})
     if (silence_s := named.get("heartbeat_threshold")) is not None:
         check_seconds("heartbeat_threshold", silence_s, low=LEASE_S_MIN, high=WAIT_S_MAX)
     asked = {**named, "pipeline_auto_trigger": auto_trigger}
@@ -322,9 +334,12 @@ def _restart_of(initialiser: Initialiser, name: str) -> Recovery:
     return restart
 
 
-def _leave_directory(endings: Iterable[Ending]) -> None:
+def _forget_ended(endings: Iterable[Ending]) -> None:
     for ending in endings:
         coordinator_directory().unregister(ending.name)
+    # What one bootstrap was asked for ends with it: the next begins with the defaults.
+    get_pipeline_orchestrator().config = PipelineConfig()
+    get_task_lifecycle_coordinator().heartbeat_threshold_s = ORPHAN_AFTER_S
 
 
 def _shown_name(initialiser: Initialiser, name: str) -> str:

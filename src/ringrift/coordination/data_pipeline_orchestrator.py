@@ -37,8 +37,8 @@ from ringrift.engine.leases import ControlSeen, control_seen
 from ringrift.engine.lock_files import OWN_PROGRAM
 from ringrift.engine.opening import existing_engine, get_engine
 from ringrift.engine.ports import Engine
-from ringrift.engine.run_reports import reported
-from ringrift.errors import ConfigError, Conflict, LeaseLost
+from ringrift.engine.run_reports import ControlHere, reported
+from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost, Unavailable
 from ringrift.events.catalog.audit import ComponentWiring
 from ringrift.events.event import EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -498,6 +498,8 @@ class DataPipelineOrchestrator(StoreCoordinator):
     def get_stats(self) -> dict[str, Any]:
         """The numbers of the run, in whichever process it runs; None is what nobody knows."""
         about, degraded = self._about_itself(), self.why_degraded()
+        if run_beside() is not None:
+            about["auto_trigger"] = True  # a run goes on by itself, whatever this process was asked for
         # Whether anything follows by itself only the process knows that could do it.
         on = about["auto_trigger"]
         mode = None if on is None else _mode(auto_trigger=on, degraded=degraded).value
@@ -564,6 +566,31 @@ def get_pipeline_orchestrator(config: PipelineConfig | None = None) -> DataPipel
 reset_pipeline_orchestrator = DataPipelineOrchestrator.reset_instance
 
 
+def run_beside() -> ControlSeen | None:
+    """The run of another process. A program that runs the loop alone is none: others may follow it."""
+    if process_scope().peek(ControlHere) is not None:
+        return None
+    try:
+        seen = _control_seen()
+    except (Unavailable, Corrupt, ConfigError):  # the store says why to whoever works with it
+        return None
+    return seen if seen is not None and (seen.holder is None or seen.holder.has_daemons) else None
+
+
+@blocking(timeout_s=ANSWER_S)
+async def _control_seen() -> ControlSeen | None:
+    engine = await existing_engine()
+    return None if engine is None else await control_seen(engine.kv, system_runtime())
+
+
+def refuse_beside_run(changes: Mapping[str, Any]) -> None:
+    """`ConfigError` for options that the run of another process does not have: it began with its own."""
+    # A run always goes on by itself.
+    asked = sorted(name for name, value in changes.items() if (name, value) != ("auto_trigger", True))
+    if asked and (seen := run_beside()) is not None:
+        raise ConfigError(f"{seen} runs the loop; stop that run before you change {', '.join(asked)}")
+
+
 def wire_pipeline_events(
     pipeline_auto_trigger: bool | None = None,  # noqa: FBT001 - the name and place bootstrap gives it
     *,
@@ -589,8 +616,10 @@ def wire_pipeline_events(
     changes = {name: value for name, value in asked.items() if value is not None}
     config = msgspec.structs.replace(found.config, **changes)
     # The loop reads the orchestrator of the process; one on another router configures nothing.
-    if config != found.config and router is None and get_open_run().loop is not None:
-        raise ConfigError(f"the loop runs; stop it before you change {', '.join(sorted(changes))}")
+    if config != found.config and router is None:
+        if get_open_run().loop is not None:
+            raise ConfigError(f"the loop runs; stop it before you change {', '.join(sorted(changes))}")
+        refuse_beside_run(changes)
     found.config = config
     found.wire()
     return found

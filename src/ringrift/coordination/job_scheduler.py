@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import structlog
 
+from ringrift.coordination.coordinator_config import says_that_we_are_gone
 from ringrift.coordination.handler_base import HandlerBase, SubscribedCoordinator
 from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.engine.arguments import check_integer, check_name, check_part, refuse
@@ -191,6 +192,8 @@ class PriorityJobScheduler(SubscribedCoordinator):
     # --- what others say ------------------------------------------------------------------------------
 
     async def _on_offline(self, event: RouterEvent) -> None:
+        if says_that_we_are_gone(event, self.runtime):
+            return
         self.nodes.note(event, AWAY)
         moved = await self.requeue_host(str(event.payload["node_id"]))
         log.info("jobs.host_gone", host=event.payload["node_id"], moved=len(moved))

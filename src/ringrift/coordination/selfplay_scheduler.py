@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from ringrift.coordination.coordinator_config import says_that_we_are_gone
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.job_scheduler import (
     JobPriority,
@@ -160,7 +161,7 @@ class SelfplayScheduler(StageDaemon):
         of_a_config = event.payload.get("config_key") or "node_id" not in event.payload
         if of_a_config and not is_claim(event):
             self.signals.note(event)
-        if name in _NODE_AWAY.split():
+        if name in _NODE_AWAY.split() and not says_that_we_are_gone(event, self._runtime):
             self.nodes.note(event, AWAY)
         elif name in _NODE_STRAINED.split():
             self.nodes.note(event, STRAINED)

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from ringrift.coordination.coordinator_config import says_that_we_are_gone
 from ringrift.coordination.handler_base import HearingCoordinator
 from ringrift.coordination.safeguards import get_task_admission
 from ringrift.engine.arguments import check_part
@@ -246,7 +247,7 @@ class TaskLifecycleCoordinator(HearingCoordinator):
         said = event.payload
         task_id, node = str(said.get("task_id", "")), str(said.get("node_id") or "")
         match event.event_type:
-            case "HOST_OFFLINE":
+            case "HOST_OFFLINE" if not says_that_we_are_gone(event, self._runtime):
                 self._admission.offline[node] = str(said.get("reason") or "reported offline")
                 await self.check_orphans()
             case "HOST_ONLINE" | "NODE_RECOVERED":

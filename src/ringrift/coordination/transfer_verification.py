@@ -181,8 +181,7 @@ class VerificationRecords:
             "unverified_24h": sum(_transfer(item).verified is None for item in lately),
             "bytes_transferred_24h": sum(item.size for item in good),
             "quarantine_count": len(await self.quarantined.all()),
-            # Where nothing was looked at, nothing was wrong.
-            "verification_rate": len(good) / (len(good) + bad) if good or bad else 1.0,
+            "verification_rate": len(good) / (len(good) + bad) if good or bad else None,
         }
 
 
@@ -412,7 +411,9 @@ class TransferVerifier(WiredCoordinator):
         stats = self.get_stats()
         if self.has_ended:
             return HealthCheckResult(False, self.status, "not wired any more", stats)
-        rate, aside = stats["verification_rate"], stats["quarantine_count"]
+        # Where nothing was looked at, nothing was wrong.
+        known, aside = stats["verification_rate"], stats["quarantine_count"]
+        rate = 1.0 if known is None else known
         if rate >= HEALTHY_SHARE and aside < QUARANTINED_MAX:
             return HealthCheckResult.ok("", **stats)
         why = f"{rate:.0%} of transfers were right, {aside} files are in quarantine"

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from ringrift.coordination.coordinator_config import says_that_we_are_gone
 from ringrift.coordination.handler_base import HearingCoordinator
 from ringrift.coordination.utils import BoundedHistory
 from ringrift.daemons.running import attempt, attempt_async
@@ -592,6 +593,8 @@ class UnifiedHealthManager(HearingCoordinator):
 
     async def _on_event(self, event: RouterEvent) -> None:
         self._events_seen += 1
+        if says_that_we_are_gone(event, self._runtime):
+            return
         is_from_elsewhere = event.origin is EventSource.CROSS_PROCESS and event.event_type in _OF_RECOVERIES
         # One that failed, or was brought back, in another process is not that of this one.
         if is_from_elsewhere and subject_of(event.event_type, event.payload) in self._own:

@@ -14,7 +14,7 @@ from typing import Any
 
 from ringrift.engine.arguments import check_database
 from ringrift.engine.blocking import blocking
-from ringrift.engine.opening import engine_at, engine_on_demand
+from ringrift.engine.opening import engine_at, engine_on_demand, existing_engine
 from ringrift.engine.ports import Claimant, Engine, NewWork, WorkQueue, WorkState
 from ringrift.errors import ConfigError
 from ringrift.process import SingletonMixin
@@ -43,6 +43,10 @@ class QueueHandle(SingletonMixin):
         if self.db_path is None:
             return await engine_on_demand()
         return await asyncio.to_thread(engine_at, self.db_path)
+
+    async def _existing(self) -> Engine | None:
+        """The engine to ask; None if this process has no store yet, which asking does not make."""
+        return await existing_engine() if self.db_path is None else await self._engine()
 
     async def _add(
         self,
@@ -127,12 +131,14 @@ class QueueHandle(SingletonMixin):
         return None if item is None else as_documented(item)
 
     async def _status(self) -> dict[str, Any]:
-        """Return how many items there are by status and type, and those that wait and run."""
-        return await work_queue_status(await self._engine())
+        """Return how many items there are by status and type, and those that wait and run; None: unknown."""
+        return await work_queue_status(await self._existing())
 
-    async def _depth(self) -> int:
-        """Return how many items wait."""
-        counts = await (await self.port()).counts()
+    async def _depth(self) -> int | None:
+        """Return how many items wait; None where no store is that could tell."""
+        if (engine := await self._existing()) is None:
+            return None
+        counts = await engine.queue.counts()
         waiting = (WorkState.READY, WorkState.BLOCKED)
         return sum(states.get(state, 0) for states in counts.values() for state in waiting)
 

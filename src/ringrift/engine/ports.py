@@ -180,6 +180,10 @@ class EventLog(Protocol):
         """Return the largest sequence number appended before the engine's time *since_s*."""
         ...
 
+    async def last_by_type(self) -> dict[str, float]:
+        """Return when the newest of each type was appended. Looks at the whole log: for people who ask."""
+        ...
+
     async def wait(self, *, after: int, timeout_s: float) -> int:
         """Return the last sequence number once it exceeds *after*, or at the time-out."""
         ...

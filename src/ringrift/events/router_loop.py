@@ -168,6 +168,9 @@ class RouterLoop:
 
     def __init__(self, taken_over: Callable[[], None], runtime: Runtime) -> None:
         self.current: asyncio.AbstractEventLoop | None = None
+        # The same, but None while something that `publish_soon` was given there has not begun: what is
+        # published then waits for its turn, and at any other time that costs nothing.
+        self.direct: asyncio.AbstractEventLoop | None = None
         self.borrowers = 0  # those who use a loop that is not the router's own
         self._taken_over, self._runtime = taken_over, runtime
         self._thread: threading.Thread | None = None
@@ -175,6 +178,8 @@ class RouterLoop:
         self._lock = threading.Lock()
         self._tasks = TaskOwner(_OWNER)
         self._publishers: dict[asyncio.Task[RouterEvent], RouterEvent] = {}
+        # By loop, because each thread has an order of its own.
+        self._not_begun: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
 
     @property
     def running(self) -> asyncio.AbstractEventLoop | None:
@@ -201,6 +206,7 @@ class RouterLoop:
             self.current, self._thread = here, threading.current_thread()
             self._watch = LoopWatch(here, self._tasks)
             self._publishers.clear()
+            self._look_for_direct()
         # Outside of the lock: it may write dead letters, and others ask meanwhile which loop it is.
         self._taken_over()
         return None
@@ -222,6 +228,12 @@ class RouterLoop:
             if await handed.run_on(owner):
                 return handed.result()
 
+    async def in_turn(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """As `at_home`, after what `publish_soon` was given before on this loop has begun."""
+        if earlier := self._not_begun.get(asyncio.get_running_loop()):
+            await asyncio.wait(tuple(earlier), timeout=STOP_S)
+        return await self.at_home(work)
+
     def from_thread(self, work: Callable[[], Coroutine[Any, Any, T]]) -> HandedWork[T] | None:
         """Run *work* on the router's loop for a thread without one; None if there is no such loop."""
         owner = self.running
@@ -236,7 +248,7 @@ class RouterLoop:
         return thread is not None and thread is not threading.current_thread() and thread.is_alive()
 
     def leave(self) -> None:
-        self.current = None
+        self.current = self.direct = None
         self._stop_watch()
 
     def _stop_watch(self) -> None:
@@ -244,11 +256,35 @@ class RouterLoop:
         if watch is not None:
             watch.stop()
 
-    def publish_soon(self, publish: Coroutine[Any, Any, RouterEvent], event: RouterEvent) -> None:
+    def publish_soon(self, publish: Publish, event: RouterEvent) -> None:
         """Publish *event* in a task of the running loop; its error is logged: perhaps nobody waits for it."""
-        task = self._tasks.create_task(publish, name=f"publish {event.event_type}")
+        here = asyncio.get_running_loop()
+        begun = here.create_future()
+
+        def begin(_: object = None) -> None:
+            if begun.done():
+                return
+            begun.set_result(None)
+            self._not_begun[here].remove(begun)
+            if not self._not_begun[here]:
+                del self._not_begun[here]
+            self._look_for_direct()
+
+        async def publish_now() -> RouterEvent:
+            begin()
+            return await publish()
+
+        task = self._tasks.create_task(publish_now(), name=f"publish {event.event_type}")
         self._publishers[task] = event
         task.add_done_callback(lambda _: self._publishers.pop(task, None))
+        task.add_done_callback(begin)  # one that was cancelled too early never begins
+        self._not_begun.setdefault(here, []).append(begun)
+        self._look_for_direct()
+
+    def _look_for_direct(self) -> None:
+        # Its own thread alone changes it, so that no other one overwrites what that has just found.
+        if (here := asyncio.get_running_loop()) is self.current:
+            self.direct = None if here in self._not_begun else here
 
     def task_of(self, event: RouterEvent) -> asyncio.Task[RouterEvent] | None:
         """Return the task that publishes *event*; None when there is none (any more)."""

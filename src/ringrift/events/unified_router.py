@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import structlog
@@ -215,7 +216,7 @@ class UnifiedEventRouter:
         # The types first: asking whether something is a mapping costs more than the rest of this.
         if type(payload) is not dict or type(source) is not str:
             check_parts(payload, source)
-        if asyncio.get_running_loop() is not self._home.current:
+        if asyncio.get_running_loop() is not self._home.direct:
             return await self._publish_at_home(event_type, payload, source, flags)
         if payload is None and hasattr(event_type, "event_type"):
             return await self.publish_event(as_router_event(event_type, source), flags)
@@ -250,12 +251,12 @@ class UnifiedEventRouter:
     ) -> RouterEvent:
         # Not in `publish`: what a function within it refers to costs every call of it.
         content = None if payload is None else dict(payload)
-        return await self._home.at_home(lambda: self.publish(event_type, content, source, *flags))
+        return await self._home.in_turn(lambda: self.publish(event_type, content, source, *flags))
 
     async def publish_event(self, event: RouterEvent, flags: BusFlags | None = None) -> RouterEvent:
         """Deliver a ready event, unless one with its id was delivered already."""
-        if asyncio.get_running_loop() is not self._home.current:
-            return await self._home.at_home(lambda: self.publish_event(event, flags))
+        if asyncio.get_running_loop() is not self._home.direct:
+            return await self._home.in_turn(lambda: self.publish_event(event, flags))
         return await self._publish_checked(event, self._checked(event), flags or ALL_BUSES)
 
     def _checked(self, event: RouterEvent) -> Route:
@@ -287,7 +288,8 @@ class UnifiedEventRouter:
 
         Without a running loop in this thread all is handled when it returns. Inside one nobody can wait: the
         event is checked and on its way, `delivery` gives the task that delivers it, and the router logs the
-        error of one that fails. `await publish(...)` waits.
+        error of one that fails. `await publish(...)` waits. What the same thread publishes later comes later,
+        but for an event that stays in the process: it does not wait until one that crosses is stored.
         """
         try:
             asyncio.get_running_loop()
@@ -302,8 +304,8 @@ class UnifiedEventRouter:
             event.success = bool(content.get("success", True))
         # Checked here and not in the task: a caller who cannot wait is told of a wrong name all the same.
         route = self._checked(event)
-        delivery = self._home.at_home(lambda: self._publish_checked(event, route, ALL_BUSES))
-        self._home.publish_soon(delivery, event)
+        checked = partial(self._publish_checked, event, route, ALL_BUSES)
+        self._home.publish_soon(lambda: self._home.at_home(checked), event)
         return event
 
     def _publish_and_wait(self, publish: Publish) -> RouterEvent:

@@ -472,6 +472,14 @@ class EventLogContract:
         assert [r.id for r in await log.read(after=0, limit=10, types=["X", "Z"])] == ["a", "c", "d"]
         assert await log.read(after=0, limit=10, types=[]) == []
 
+    async def test_it_tells_when_each_type_was_last_appended(self, bench: EngineBench) -> None:
+        log = (await bench.open()).events
+        assert await log.last_by_type() == {}
+        await log.append([event("a", "X"), event("b", "Y")])
+        await log.append([event("c", "X")])
+        _, of_y, of_x = (record.appended_s for record in await log.read(after=0, limit=10))
+        assert await log.last_by_type() == {"X": of_x, "Y": of_y}
+
     async def test_a_repeated_id_is_stored_once(self, bench: EngineBench) -> None:
         first, second = await bench.open(), await bench.open()
         (stored,) = await first.events.append([event("a", body=b"first")])

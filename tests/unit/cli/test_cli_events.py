@@ -1,6 +1,8 @@
 """`ringrift events list` and `show`: what a person asks about events."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -45,3 +47,20 @@ def test_an_event_whose_sender_is_not_built_says_so_and_never_happened_here():
 
 def test_a_misspelt_event_is_answered_with_the_right_one():
     assert "did you mean TRAINING_COMPLETED?" in ringrift("show", "TRAINING_COMPLETD", code=2)
+
+
+SENDS_AND_EXITS = """
+import asyncio
+from app.coordination.event_router import publish
+asyncio.run(publish("HOST_ONLINE", payload={"node_id": "n"}, source="user"))
+"""
+
+
+def test_what_a_script_sent_once_before_it_ended_was_sent_in_this_folder():
+    subprocess.run([sys.executable, "-c", SENDS_AND_EXITS], check=True, timeout=120)
+    (tailed,) = map(json.loads, ringrift("tail", "--no-follow", "--json").splitlines())
+    assert tailed["event_type"] == "HOST_ONLINE"
+    audited = {each["name"]: each for each in json.loads(ringrift("audit", "--json"))["events"]}
+    assert audited["HOST_ONLINE"]["last_sent_s"] == tailed["appended_s"]
+    assert audited["HOST_OFFLINE"]["last_sent_s"] is None
+    assert "sent -" not in ringrift("show", "HOST_ONLINE")

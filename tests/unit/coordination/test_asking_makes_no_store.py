@@ -8,17 +8,22 @@ from app.coordination.sync_mutex import get_sync_mutex
 from app.coordination.sync_router import get_sync_router
 from app.coordination.transaction_isolation import get_transaction_isolation
 from app.coordination.transfer_verification import get_transfer_verifier
+from app.coordination.work_queue import get_work_queue
 
 from ringrift.coordination.cluster_manifest import get_cluster_manifest
 from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.sync_coordinator import get_sync_scheduler
 
+UNKNOWN = ("rate of verified", "work", "depth")  # of nothing there is none
 QUESTIONS = {
     "locks": lambda: get_sync_mutex().get_stats()["active_locks"],
     "lock of a host": lambda: get_sync_mutex().is_locked("two"),
     "bandwidth": lambda: get_bandwidth_manager().get_stats()["active_allocations"],
     "stalls": lambda: get_stall_handler().get_stats()["stalls_detected"],
     "verified": lambda: get_transfer_verifier().get_stats()["transfers_24h"],
+    "rate of verified": lambda: get_transfer_verifier().get_stats()["verification_rate"],
+    "work": lambda: get_work_queue().get_status()["total_items"],
+    "depth": lambda: get_work_queue().get_queue_depth(),
     "transactions": lambda: sum(get_transaction_isolation().get_stats()["by_state"].values()),
     "files": lambda: get_cluster_manifest().get_stats()["artifacts"],
     "file": lambda: get_cluster_manifest().get_artifact("0" * 64) is not None,
@@ -40,3 +45,15 @@ def test_asking_about_data_makes_no_store(ask):
     before = sorted(folder.rglob("*"))
     assert not ask()
     assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_nobody_knows_is_none_and_no_number(name):
+    assert QUESTIONS[name]() is None
+
+
+def test_a_queue_that_was_used_knows_its_numbers():
+    work_id = get_work_queue().add_work("export")
+    assert get_work_queue().get_queue_depth() == 1
+    get_work_queue().cancel_work(work_id)
+    assert get_work_queue().get_queue_depth() == 0

@@ -1,8 +1,10 @@
 """The documents' calls on the real system, with and without a running loop."""
 
 import asyncio
+import contextlib
 from datetime import UTC, datetime
 
+import msgspec
 import pytest
 
 from ringrift.coordination.contracts import get_coordinator
@@ -21,7 +23,11 @@ from ringrift.coordination.coordination_bootstrap import (
     start_coordination,
 )
 from ringrift.coordination.coordinator_dependencies import InitPattern, get_initialization_order
-from ringrift.coordination.data_pipeline_orchestrator import get_pipeline_orchestrator
+from ringrift.coordination.data_pipeline_orchestrator import (
+    PipelineConfig,
+    get_pipeline_orchestrator,
+    get_pipeline_status,
+)
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.event_subscription_registry import (
     DELEGATION_REGISTRY,
@@ -35,9 +41,11 @@ from ringrift.coordination.initializer import Initialiser
 from ringrift.coordination.run_coordinator import get_open_run
 from ringrift.coordination.task_lifecycle_coordinator import get_task_lifecycle_coordinator
 from ringrift.coordination.unified_health_manager import get_health_manager
-from ringrift.engine.opening import close_engine
+from ringrift.engine.leases import CONTROL_LEASE, ControlHolder, LeaseConfig, NamedLease
+from ringrift.engine.opening import close_engine, get_engine
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope
+from ringrift.runtime import system_runtime
 
 RETIRED = {name for name, spec in COORDINATOR_REGISTRY.items() if spec.pattern is InitPattern.SKIP}
 BUILT = {name for name, spec in COORDINATOR_REGISTRY.items() if not spec.not_built_reason} - RETIRED
@@ -246,6 +254,80 @@ def test_coordinators_are_listed_for_others_as_the_last_call_that_says_so_asks()
     shutdown_coordination()
     initialize_all_coordinators()
     assert get_coordinator("health_manager") is get_health_manager()
+
+
+def test_a_bootstrap_after_a_shutdown_begins_with_the_defaults():
+    began = bootstrap_coordination()
+    defaults = get_pipeline_orchestrator().config
+    threshold_s = get_task_lifecycle_coordinator().heartbeat_threshold_s
+    shutdown_coordination()
+    asked = {"pipeline_auto_trigger": True, "training_epochs": 9, "training_model_version": "large"}
+    bootstrap_coordination(**asked, heartbeat_threshold=77.0)
+    assert get_pipeline_status()["auto_trigger"] is True
+    shutdown_coordination()
+    assert set(bootstrap_coordination()) == set(began)
+    assert get_pipeline_orchestrator().config == defaults
+    assert get_pipeline_status()["auto_trigger"] is False
+    assert get_task_lifecycle_coordinator().heartbeat_threshold_s == threshold_s
+    shutdown_coordination()
+
+
+@contextlib.asynccontextmanager
+async def control_of_another_process(*, has_daemons):
+    runtime = system_runtime()
+    holder = ControlHolder(
+        host="another",
+        boot="b",
+        numbers="n",
+        pid=1,
+        began_s=0.0,
+        folder="f",
+        since_s=runtime.now_s(),
+        has_daemons=has_daemons,
+    )
+    config = LeaseConfig(lease_s=60.0, renew_s=5.0)
+    said = msgspec.json.encode(holder).decode()
+    lease = NamedLease((await get_engine()).kv, runtime, CONTROL_LEASE, holder=said, config=config)
+    assert await lease.try_acquire()
+    yield
+    await lease.release()
+    await shutdown_all_coordinators()
+    await get_router().stop()
+    await close_engine()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"training_batch_size": 32},
+        {"training_epochs": 9},
+        {"training_model_version": "large"},
+        {"pipeline_auto_trigger": False},
+    ],
+)
+async def test_options_that_the_run_of_another_process_does_not_have_are_refused_with_who_leads(option):
+    async with control_of_another_process(has_daemons=True):
+        (name,) = option
+        with pytest.raises(ConfigError, match=f"process 1 on another .* runs the loop; .*{name[9:]}"):
+            await start_coordination(**option)
+        assert not get_bootstrap_status()["initialized"], "nothing was begun"
+        assert (await start_coordination(pipeline_auto_trigger=True))["errors"] == [], "which a run does"
+        with pytest.raises(ConfigError, match="process 1 on another"):
+            bootstrap_coordination(**option)
+        assert get_pipeline_orchestrator().config == PipelineConfig(auto_trigger=True)
+
+
+async def test_beside_a_run_the_status_says_that_it_goes_on_by_itself():
+    async with control_of_another_process(has_daemons=True):
+        assert (await start_coordination())["errors"] == []
+        status = get_pipeline_status()
+        assert (status["auto_trigger"], status["mode"]) == (True, "full")
+
+
+async def test_a_program_that_may_follow_another_one_has_options_of_its_own():
+    async with control_of_another_process(has_daemons=False):
+        assert (await start_coordination(training_epochs=9, pipeline_auto_trigger=True))["errors"] == []
+        assert get_pipeline_orchestrator().config.training_epochs == 9
 
 
 async def test_options_of_a_second_call_inside_a_loop_are_honored():

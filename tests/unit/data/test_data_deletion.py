@@ -465,6 +465,16 @@ async def test_copies_of_nodes_that_were_said_to_be_offline_do_not_count_until_t
     assert (await deleter.examine(artifact)).allowed
 
 
+async def test_a_copy_of_this_node_counts_whatever_others_say_of_it():
+    world = World(*nodes("a", "b"))
+    plane = world.planes["a"]
+    artifact = await world.make(b"games", "a", "b")
+    told = RouterEvent("HOST_OFFLINE", {"node_id": "a", "reason": "hearsay"})
+    await plane.engine.events.append([to_log(told, session="")])
+    found = (await Deleter(plane).view()).of(await plane.manifest.copies(artifact.digest))
+    assert {each.node for each in found.counted} == {"a", "b"}
+
+
 async def test_a_node_that_died_stays_away_until_it_is_heard_of_however_long_that_takes():
     """It never says again that it is gone, and the log that said so is not kept for good."""
     world = World(*nodes("a", "b", "c"))

@@ -244,10 +244,27 @@ async def test_a_node_that_went_away_makes_others_repair():
     games = await world.make(b"games", "a", "b", "c")
     daemon = ReplicationRepairDaemon(plane=world.planes["a"], router=world.router, runtime=world.runtime)
     await daemon.start()
+    world.down.add("b")
     await world.router.publish("HOST_OFFLINE", {"node_id": "b", "reason": "test"}, "test")
     await daemon._run_cycle()
     await daemon.stop()
     assert "d" in await world.holders(games)
+
+
+@pytest.mark.parametrize("told", ["a", "b"], ids=["itself", "one that answers"])
+async def test_a_node_that_is_there_is_not_away_because_somebody_says_so(told):
+    world = World(*FOUR)
+    games = await world.make(b"games", "a", "b", "c")
+    monitor = ReplicationMonitorDaemon(plane=world.planes["a"], router=world.router, runtime=world.runtime)
+    repair = ReplicationRepairDaemon(plane=world.planes["a"], router=world.router, runtime=world.runtime)
+    for each in (monitor, repair):
+        await each.start()
+    await world.router.publish("HOST_OFFLINE", {"node_id": told, "reason": "hearsay"}, "test")
+    for each in (monitor, repair):
+        await each._run_cycle()
+        await each.stop()
+    assert world.heard("REPLICATION_ALERT") == []
+    assert await world.holders(games) == {"a", "b", "c"}
 
 
 async def test_the_monitor_tells_once_until_it_gets_worse():

@@ -88,6 +88,8 @@ def test_an_unknown_delivery_is_named():
 def test_health_follows_from_what_arrived():
     async def scenario(world):
         ledger = DeliveryLedger(kv=world.kv, runtime=world.runtime)
+        assert (await ledger.stats())["success_rate"] is None
+        assert (await ledger.check()).healthy, "nothing is lost"
         for number in range(10):
             name = await ledger.record_delivery_started("model", str(number), "there", checksum="c")
             if number < 7:

@@ -8,6 +8,7 @@ import pytest
 
 from ringrift.coordination.dead_letter_queue import get_dead_letter_queue
 from ringrift.coordination.event_router import get_router, publish_sync, reset_router, subscribe
+from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Subscription, SubscriptionTable
@@ -30,6 +31,46 @@ def test_without_a_loop_everything_is_handled_on_return():
         event = router.publish_sync("MY_EVENT", {"n": n})
         assert isinstance(event, RouterEvent)
     assert seen == [0, "second", 1, "second", 2, "second"]
+
+
+@pytest.mark.parametrize("name", ["CHECKPOINT_SAVED", "DATA_SYNC_COMPLETED"], ids=["stays", "crosses"])
+async def test_inside_a_loop_events_come_in_the_order_in_which_they_were_published(name):
+    router, seen = get_router(), []
+    router.subscribe(None, lambda event: seen.append(event.payload["n"]))
+    for _ in range(3):
+        seen.clear()
+        router.publish_sync(name, {"n": 0})
+        router.publish_sync(name, {"n": 1})
+        await router.publish(name, {"n": 2})
+        router.publish_sync(name, {"n": 3})
+        await router.publish_event(RouterEvent(name, {"n": 4}))
+        assert seen == [0, 1, 2, 3, 4]
+    await router.stop()
+    await close_engine()
+
+
+async def test_on_the_loop_of_another_thread_they_come_in_that_order_too():
+    router, seen = UnifiedEventRouter(enable_cross_process_polling=False), []
+    router.subscribe(None, lambda event: seen.append(event.payload["n"]))
+    await router.publish("FIRST", {"n": 0})
+
+    async def publish():
+        router.publish_sync("MY_EVENT", {"n": 1})
+        await router.publish("MY_EVENT", {"n": 2})
+
+    await asyncio.to_thread(asyncio.run, publish())
+    assert seen == [0, 1, 2]
+    await router.stop()
+
+
+async def test_one_that_was_cancelled_before_it_began_holds_nobody_up():
+    router, seen = UnifiedEventRouter(enable_cross_process_polling=False), []
+    router.subscribe("MY_EVENT", lambda event: seen.append(event.payload["n"]))
+    router.delivery(router.publish_sync("MY_EVENT", {"n": 0})).cancel()
+    async with asyncio.timeout(2):
+        await router.publish("MY_EVENT", {"n": 1})
+    assert seen == [1]
+    await router.stop()
 
 
 async def test_inside_a_loop_it_returns_the_event_which_is_on_its_way():

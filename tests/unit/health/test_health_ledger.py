@@ -192,6 +192,17 @@ async def test_the_pipeline_rests_for_what_is_measured_and_not_for_what_somebody
     await manager.stop()
 
 
+async def test_that_this_very_node_is_offline_is_no_issue(router):
+    runtime = ManualRuntime()
+    manager = UnifiedHealthManager(router=router, runtime=runtime)
+    manager.wire()
+    await router.publish("HOST_OFFLINE", {"node_id": runtime.hostname, "reason": "hearsay"})
+    assert manager.issues() == []
+    await router.publish("HOST_OFFLINE", {"node_id": "another", "reason": "hearsay"})
+    assert [issue.subject for issue in manager.issues()] == ["another"]
+    await manager.stop()
+
+
 async def test_what_cannot_be_measured_holds_nothing(router):
     manager = UnifiedHealthManager(router=router)
     manager.wire()

@@ -171,6 +171,18 @@ def test_a_lost_node_orphans_its_tasks_and_gets_nothing_until_it_is_back(tmp_pat
     in_tasks_world(scenario, tmp_path)
 
 
+def test_this_node_takes_tasks_whoever_says_that_it_is_gone(tmp_path):
+    async def scenario(world):
+        here = world.runtime.hostname
+        await world.coordinator.register("a", "export", here)
+        await world.say("HOST_OFFLINE", node_id=here, reason="hearsay")
+        assert world.heard("TASK_ORPHANED") == []
+        await world.runtime.sleep(2)
+        assert (await world.coordinator.verdict("export", here)).ok
+
+    in_tasks_world(scenario, tmp_path)
+
+
 def test_every_process_knows_how_registered_tasks_ended(tmp_path):
     async def scenario(world):
         for number in range(9):

@@ -8,6 +8,7 @@ import random
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.selfplay_scheduler import (
@@ -323,6 +324,15 @@ async def test_a_gpu_is_too_small_by_its_whole_memory_and_not_by_what_is_free(ro
     scheduler._unsubscribe()
 
 
+async def test_this_host_gets_games_whoever_says_that_it_is_gone(router):
+    runtime = ManualRuntime()
+    scheduler = SelfplayScheduler(router=router, runtime=runtime)
+    scheduler._subscribe()
+    await router.publish("HOST_OFFLINE", {"node_id": runtime.hostname, "reason": "hearsay"})
+    assert scheduler.allocate_to_nodes({runtime.hostname: 1}, 100) == {runtime.hostname: 100}
+    scheduler._unsubscribe()
+
+
 async def test_a_host_that_is_back_online_gets_games_again(router):
     scheduler = SelfplayScheduler(router=router)
     scheduler._subscribe()
@@ -391,6 +401,18 @@ async def test_jobs_of_a_dead_host_are_offered_to_all_one_step_more_urgent(jobs,
     assert moved.payload == {"config": "hex8_2p"}
     with pytest.raises(ConfigError, match="gone is away"):
         await scheduler.schedule(job)
+
+
+async def test_a_job_for_this_host_stays_here_when_somebody_says_that_it_is_gone(jobs, router):
+    scheduler, engine = jobs
+    here = scheduler.runtime.hostname
+    job_id = await scheduler.schedule(ScheduledJob(job_type="export", host_preference=here))
+    with capture_logs() as said:
+        await router.publish("HOST_OFFLINE", {"node_id": here, "reason": "hearsay"})
+    assert [line for line in said if line["event"] == "jobs.host_gone"] == []
+    assert await claim_all(engine, node="other") == []
+    assert await claim_all(engine, node=here) == [job_id]
+    assert await scheduler.schedule(ScheduledJob(job_type="export", host_preference=here))
 
 
 async def test_a_preempted_job_comes_back(jobs, heard):

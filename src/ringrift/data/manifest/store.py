@@ -332,7 +332,9 @@ class CopyView:
         node = self.nodes[receipt.node]
         if not node.active:
             return f"the node is {node.status}"
-        if node.name in self.away or receipt.verified_s <= self.away_since.get(node.name, -math.inf):
+        # Whoever runs this is there, whatever others say of it.
+        is_read_since = receipt.verified_s > self.away_since.get(node.name, -math.inf)
+        if node is not self.nodes.this and (node.name in self.away or not is_read_since):
             return AWAY
         if node.ephemeral:
             return EPHEMERAL

@@ -486,7 +486,7 @@ class DistributionDaemon(WakingDaemon):
         return DistributionState(
             view=manifest.without(await plane.tombstones(), plane.nodes),
             nodes=plane.nodes,
-            away=self.away.now(),
+            away=self.away.now() - {plane.this.name},
             disk_percent=await DiskStates(plane.kv).used_percent(),
             resting=self._failures.resting(self._runtime.monotonic_s()),
         )

@@ -210,6 +210,7 @@ class Inventory:
 
     here: LocalLook = LocalLook()
     silent: Mapping[str, str] = field(default_factory=dict)  # nodes that did not answer, and why
+    answered: frozenset[str] = frozenset()
 
 
 async def look_everywhere(plane: DataPlane, artifacts: Sequence[Artifact]) -> Inventory:
@@ -217,9 +218,9 @@ async def look_everywhere(plane: DataPlane, artifacts: Sequence[Artifact]) -> In
     here = await look_here(plane)
     others = [node for node in plane.nodes.others() if node.active and not node.is_archive]
     whys = await for_each(others, lambda node: _ask(plane, node, artifacts))
-    return Inventory(
-        here=here, silent={node.name: why for node, why in zip(others, whys, strict=True) if why}
-    )
+    silent = {node.name: why for node, why in zip(others, whys, strict=True) if why}
+    answered = frozenset(node.name for node in others) - silent.keys()
+    return Inventory(here=here, silent=silent, answered=answered)
 
 
 async def look_here(plane: DataPlane) -> LocalLook:

@@ -398,7 +398,9 @@ class _ReplicationDaemon(WakingDaemon):
     async def _run_cycle(self) -> None:
         plane = await self._opened()
         self.seen = await look_everywhere(plane, (await plane.view()).cards)
-        snapshot = self._complete(await take_snapshot(plane, self.away.now() | self._long_silent()))
+        # Who has just answered is there, whoever said that it went.
+        away = (self.away.now() - self.seen.answered) | self._long_silent()
+        snapshot = self._complete(await take_snapshot(plane, away))
         self.last_plan = await asyncio.to_thread(plan, snapshot, self.rules)
         await self._act(plane, self.last_plan)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -202,7 +202,7 @@ async def read_cluster_view(
     reports: NodeReports | None = None,
 ) -> ClusterView:
     """Read everything as it is now."""
-    tombstones = await plane.tombstones()
+    tombstones, told = await plane.tombstones(), reports or NodeReports()
     return ClusterView(
         view=(await plane.view()).without(tombstones, plane.nodes),
         nodes=plane.nodes,
@@ -210,7 +210,7 @@ async def read_cluster_view(
         config=config,
         disks=await DiskStates(plane.kv).all(),
         history=await SyncHistory(plane.kv, plane.runtime).hosts(),
-        reports=reports or NodeReports(),
+        reports=replace(told, away=told.away - {plane.this.name}),
         given_up={digest: frozenset(each.nodes) for digest, each in tombstones.items()},
         superseded=frozenset(await plane.successors()),
         aside=await plane.stalls.told_async(),

@@ -293,20 +293,21 @@ class DeliveryLedger(StoreHandle):
         counts = Counter(item.status.value for item in found)
         arrived, lost = counts["verified"], sum(item.is_given_up for item in found)
         settled = sum(item.is_given_up and item.resolved_at is not None for item in found)
+        ended = arrived + lost - settled
         return {
             "total": len(found),
             "by_status": {status.value: counts[status.value] for status in DeliveryStatus},
             "in_flight": sum(item.is_open and not item.is_failed and not item.by_hand for item in found),
             "waiting_for_retry": sum(item.is_failed and item.next_retry_at is not None for item in found),
             "given_up": lost,
-            "success_rate": arrived / (arrived + lost - settled) if arrived + lost - settled else 1.0,
+            "success_rate": arrived / ended if ended else None,
         }
 
     async def check(self) -> HealthCheckResult:
         """Say how deliveries go."""
         stats = await self.stats()
-        if stats["success_rate"] < SUCCESS_SHARE_MIN:
-            return HealthCheckResult.unhealthy(f"{1 - stats['success_rate']:.0%} never arrived", **stats)
+        if (arrived := stats["success_rate"]) is not None and arrived < SUCCESS_SHARE_MIN:
+            return HealthCheckResult.unhealthy(f"{1 - arrived:.0%} never arrived", **stats)
         if stats["in_flight"] > IN_FLIGHT_MAX:
             return HealthCheckResult.degraded(f"{stats['in_flight']} are on their way at once", **stats)
         return HealthCheckResult.ok("", **stats)

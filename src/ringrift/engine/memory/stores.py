@@ -366,6 +366,10 @@ class MemoryEventLog:
         await self._handle.enter()
         return self._seq_before(since_s)
 
+    async def last_by_type(self) -> dict[str, float]:
+        await self._handle.enter()
+        return {record.type: record.appended_s for record in self._state.records}
+
     async def wait(self, *, after: int, timeout_s: float) -> int:
         check.check_log_wait(after, timeout_s)
 

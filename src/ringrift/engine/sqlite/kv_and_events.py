@@ -293,6 +293,9 @@ class SqliteEventLog:
         check.check_since(since_s)
         return await self._store.read(lambda db: seq_before(db, since_s))
 
+    async def last_by_type(self) -> dict[str, float]:
+        return await self._store.read(lambda db: dict(db.execute(sql.LAST_BY_TYPE)))
+
     async def wait(self, *, after: int, timeout_s: float) -> int:
         check.check_log_wait(after, timeout_s)
 

@@ -57,6 +57,7 @@ READ_EVENTS_OF_TYPES = (
 FIRST_SEQ = "SELECT min(seq) FROM event"
 # The counter behind AUTOINCREMENT still knows the last number when the log is empty.
 LAST_SEQ = "SELECT seq FROM sqlite_sequence WHERE name = 'event'"
+LAST_BY_TYPE = "SELECT type, max(appended_s) FROM event GROUP BY type"
 STAMP_FROM = "SELECT seq, appended_s FROM event WHERE seq >= ? ORDER BY seq LIMIT 1"
 TRIM_EVENTS = "DELETE FROM event WHERE seq <= ?"
 

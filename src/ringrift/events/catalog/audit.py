@@ -2,7 +2,7 @@
 
 One small record for all processes, so that the wiring audit can tell what is declared from what happens.
 Every process adds what it saw some seconds after it began, then about once a minute and when it ends, never
-with each event; a crash costs a minute.
+with each event; a crash costs a minute. The log itself shows what was sent lately by whoever kept nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from ringrift.capabilities import capability
-from ringrift.engine.ports import KeyValue
+from ringrift.engine.ports import Engine, KeyValue
 from ringrift.engine.records import change_record, read_record
 from ringrift.errors import RingRiftError
 from ringrift.events.catalog.names import normalize_event_type
@@ -48,6 +48,14 @@ def _later(one: float | None, other: float | None) -> float | None:
 async def read_last_seen(kv: KeyValue) -> dict[str, LastSeen]:
     """By event; empty where no process has kept anything yet."""
     return await read_record(kv, SEEN_KEY, dict[str, LastSeen]) or {}
+
+
+async def seen_in_folder(engine: Engine) -> dict[str, LastSeen]:
+    """What processes kept, and what the log still has: one that ends within seconds keeps nothing."""
+    found = await read_last_seen(engine.kv)
+    for name, sent_s in (await engine.events.last_by_type()).items():
+        found[name] = LastSeen(sent_s).merged(found.get(name, LastSeen()))
+    return found
 
 
 class SeenRecorder:
