@@ -24,7 +24,7 @@ from ringrift.coordination.curriculum_integration import (
     wire_curriculum_events,
 )
 from ringrift.coordination.handler_base import Told
-from ringrift.coordination.run_coordinator import AskedDaemon, EvaluationWatcher, SituationDaemon
+from ringrift.coordination.run_coordinator import AskedDaemon, EvaluationWatcher, LastSaid, SituationDaemon
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -94,7 +94,7 @@ class ArchitectureFeedback(SituationDaemon):
     emits: ClassVar[tuple[str, ...]] = ("ARCHITECTURE_WEIGHTS_UPDATED",)
 
     def _set_up(self) -> None:
-        self._told: dict[str, dict[str, float]] = {}
+        self._told = LastSaid(self._situations, self.plans_as, dict[str, float], {})
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         heard = ("EVALUATION_COMPLETED", "TRAINING_COMPLETED", "NAS_COMPLETED")
@@ -105,11 +105,13 @@ class ArchitectureFeedback(SituationDaemon):
 
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
-        weights, before = self.weights(config), self._told.get(config)
+        before = await self._told.of(config)
+        weights = self.weights(config)
         if weights is None or weights == before:
             return
-        self._told[config] = weights
+        self._told.known[config] = weights
         await self.tell([("ARCHITECTURE_WEIGHTS_UPDATED", {"config_key": config, "weights": weights})])
+        await self._told.keep(config)
 
     def weights(self, config_key: str) -> dict[str, float] | None:
         """The size in force with its weight; None for a config that does not run here."""
@@ -119,7 +121,7 @@ class ArchitectureFeedback(SituationDaemon):
         return {tuned_rules(loop.state(config_key), loop.rules).preset: 1.0}
 
     def health_check(self) -> HealthCheckResult:
-        return super().health_check().with_details(weights=dict(self._told))
+        return super().health_check().with_details(weights=dict(self._told.known))
 
 
 # GAUNTLET_FEEDBACK: which multipliers of the plan the results against baselines set, told on change.
@@ -142,22 +144,29 @@ class GauntletFeedbackController(EvaluationWatcher):
     emits: ClassVar[tuple[str, ...]] = ("HYPERPARAMETER_UPDATED",)
 
     def _set_up(self) -> None:
-        self._told: dict[str, Feedback] = {}
+        self._told = LastSaid(self._situations, self.plans_as, Feedback, NEUTRAL)
         self._told_s: dict[str, float] = {}
 
     async def _look(self, situation: Situation) -> None:
         config, now_s = situation.state.config, self._runtime.now_s()
         # Compared with what was told last, so that a change during the cooldown is told after it.
-        before, found = self._told.get(config, NEUTRAL), situation.feedback
+        before, found = await self._told.of(config), situation.feedback
         held_back = now_s - self._told_s.get(config, float("-inf")) < GAUNTLET_COOLDOWN_S
         if held_back or before.by_gauntlet == found.by_gauntlet:
             return
-        self._told[config], self._told_s[config] = found, now_s
+        self._told.known[config], self._told_s[config] = _in_numbers(found), now_s
         await self.tell(_gauntlet_events(config, before, found))
+        await self._told.keep(config)
 
     def health_check(self) -> HealthCheckResult:
-        in_force = {config: found.by_gauntlet for config, found in self._told.items() if found.by_gauntlet}
+        told = self._told.known.items()
+        in_force = {config: found.by_gauntlet for config, found in told if found.by_gauntlet}
         return super().health_check().with_details(in_force=in_force)
+
+
+def _in_numbers(found: Feedback) -> Feedback:
+    """What a later change is compared with; the words are for whoever heard it."""
+    return msgspec.structs.replace(found, plateau=None, reasons=())
 
 
 def _gauntlet_events(config: str, before: Feedback, now: Feedback) -> list[Told]:
@@ -315,8 +324,7 @@ CHANGE_MIN = 0.05
 SOURCE = "feedback_loop"
 
 
-@dataclass(slots=True)
-class _Said:
+class _Said(msgspec.Struct, frozen=True, kw_only=True):
     """What was said of one config."""
 
     feedback: Feedback = NEUTRAL
@@ -352,7 +360,7 @@ class FeedbackLoopController(AskedDaemon):
     ) -> None:
         super().__init__(router=router, runtime=runtime, situations=situations, interval_s=interval_s)
         self.signals = signals or get_feedback_signals()
-        self._said: dict[str, _Said] = {}
+        self._said = LastSaid(self._situations, self.plans_as, _Said, _Said())
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return dict.fromkeys(heard_by(SOURCE), self._on_event)
@@ -370,13 +378,16 @@ class FeedbackLoopController(AskedDaemon):
 
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
-        said = self._said.setdefault(config, _Said())
-        told, found = _quality_events(situation, said), in_force(situation)
+        before = await self._said.of(config)
+        (told, said), found = _quality_events(situation, before), in_force(situation)
         # However soon after the last: the next order goes by it, and what was told must be what is in force.
-        if worth_telling(said.feedback, found):
-            told += feedback_events(config, said.feedback, found)
-            said.feedback = found
+        if worth_telling(before.feedback, found):
+            told += feedback_events(config, before.feedback, found)
+            said = msgspec.structs.replace(said, feedback=_in_numbers(found))
+        self._said.known[config] = said
         await self.tell(told)
+        if said != before:
+            await self._said.keep(config)
 
     # --- what it knows --------------------------------------------------------------------------------------
 
@@ -439,11 +450,11 @@ def feedback_events(config: str, before: Feedback, now: Feedback) -> list[Told]:
     return told
 
 
-def _quality_events(situation: Situation, said: _Said) -> list[Told]:
+def _quality_events(situation: Situation, said: _Said) -> tuple[list[Told], _Said]:
     """What the quality of games changed in the plan, and a second look at games that are too poor."""
     config, view, found = situation.state.config, quality_of(situation.state), situation.feedback
     if view.score is None:
-        return []
+        return [], said
     told: list[Told] = []
     if found.quality_budget != said.budget:
         kind = "increase" if found.quality_budget > said.budget else "decrease"
@@ -455,13 +466,12 @@ def _quality_events(situation: Situation, said: _Said) -> list[Told]:
         penalty = {"penalty": found.quality_penalty, "rate_multiplier": found.learning_rate}
         about = {"config_key": config, "current_weight": found.weight, "reason": reason}
         told.append(("QUALITY_PENALTY_APPLIED", {**about, **penalty}))
-    said.budget, said.penalty = found.quality_budget, found.quality_penalty
     low = not passes_gate(config, view)
     if low and not said.asked_for_check:
         reason = f"the newest games score {view.score:.2f}"
         told.append(("QUALITY_CHECK_REQUESTED", {"config_key": config, "reason": reason, "priority": "high"}))
-    said.asked_for_check = low
-    return told
+    now = {"budget": found.quality_budget, "penalty": found.quality_penalty, "asked_for_check": low}
+    return told, msgspec.structs.replace(said, **now)
 
 
 get_feedback_loop_controller = getter_of("get_feedback_loop_controller", FeedbackLoopController)

@@ -21,6 +21,7 @@ from enum import StrEnum
 import msgspec
 import structlog
 
+from ringrift.engine.arguments import refuse
 from ringrift.engine.blocking import blocking, take_in_thread
 from ringrift.engine.leases import (
     CONTROL_LEASE,
@@ -237,7 +238,7 @@ class OrchestratorRoles(SingletonMixin):
 
     async def acquire(self, role: OrchestratorRole, *, wait_s: float = 0.0) -> bool:
         """Take *role*, waiting up to *wait_s* for it; True if it is held, also if it was before."""
-        role = OrchestratorRole(role)
+        role = _known(role)
         if self.holds(role):
             return True
         await self._drop(role)
@@ -268,10 +269,11 @@ class OrchestratorRoles(SingletonMixin):
 
     async def release(self, role: OrchestratorRole) -> bool:
         """Give *role* back; False if it was not held, or comes with control, which has an end of its own."""
+        role = _known(role)
         held = _own_control(role) is None and self.holds(role)
         await self._drop(role)
         if held:
-            await self.audit.add(RoleAction.RELEASED, OrchestratorRole(role).value, holder=self.holder)
+            await self.audit.add(RoleAction.RELEASED, role.value, holder=self.holder)
         return held
 
     async def release_all(self) -> None:
@@ -280,7 +282,7 @@ class OrchestratorRoles(SingletonMixin):
 
     async def seen_holder(self, role: OrchestratorRole) -> LeaseHolder | None:
         """Return who holds *role*, in whichever process."""
-        role = OrchestratorRole(role)
+        role = _known(role)
         if (control := await self._controlled(role)) is not None:
             return LeaseHolder(str(control), control.token, control.expires_s)
         return await lease_holder(await self._get_kv(), _lease_name(role))
@@ -358,6 +360,12 @@ class OrchestratorRoles(SingletonMixin):
 
 def _lease_name(role: OrchestratorRole) -> str:
     return f"role/{role.value}"
+
+
+def _known(role: OrchestratorRole | str) -> OrchestratorRole:
+    if role not in tuple(OrchestratorRole):
+        refuse("role", role, f"one of {', '.join(OrchestratorRole)}")
+    return OrchestratorRole(role)
 
 
 def _own_control(role: OrchestratorRole) -> ControlLease | None:
