@@ -24,7 +24,8 @@ from typing import Any, NamedTuple
 from ringrift.cli.command import use_data_folder
 from ringrift.cli.data_folder import ask_engine
 from ringrift.errors import RingRiftError
-from ringrift.jobs.files import file_sha256, seal_json
+from ringrift.files import file_sha256
+from ringrift.jobs.files import seal_json
 from ringrift.learning.facts.facts import AnyFact, JobEnded, JobIssued, Promoted, Rejected
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import BucketRules, Model, ShardState

@@ -17,6 +17,7 @@ CEILINGS = Path(__file__).with_name("data") / "ceilings.toml"
 COMMAND = "python tests/test_ceilings.py"
 TOP_LEVEL = "."
 FOLDER_MODULES_MAX = 16
+WAYS_TO_SHARE = ("process_scope()", "one_per_process(", ".get_instance(")  # an object with the whole process
 EQUAL_LINES_MAX = 12
 TASK_OWNER = SOURCE / "ringrift" / "task_owner.py"  # the one place that may start a task by itself
 FLOOR_SLACK = 0.1  # how far above its floor a number may be before the floor has to follow
@@ -131,21 +132,36 @@ def _is_owner(annotation):
 def process_getters():
     """Functions outside `coordination/` that give an object which the whole process shares.
 
-    What is below is to be handed such an object by whoever builds it; programs ask `coordination/`.
+    What is below is to be handed such an object by whoever builds it; programs ask `coordination/`. The two
+    that are left, `get_engine` and `get_engine_blocking` of `engine/opening.py`, open the store on which all
+    else of a process stands: workers, the page, the event log, requests and every command begin with it, and
+    who is handed another engine does not ask for it.
     """
     return [
         f"{path.relative_to(SOURCE)}:{name}"
         for path in modules()
         if room_folder(path) not in ("coordination", "app")
-        for name in process_getters_in(parsed(text_of(path)))
+        for tree in (parsed(text_of(path)),)
+        for name in process_getters_in(tree, by=givers_in(tree))
     ]
 
 
-def process_getters_in(tree):
+def givers_in(tree):
+    """The calls of functions of the same module that return such an object, whatever they are called."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = [ast.unparse(each) for each in ast.walk(node) if isinstance(each, ast.Return)]
+            if any(way in each for each in given for way in WAYS_TO_SHARE):
+                yield f"{node.name}("
+
+
+def process_getters_in(tree, *, by=()):
+    """Getters that share an object themselves, or *by* a call of somebody else who does."""
+    ways = (*WAYS_TO_SHARE, *by)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("get_"):
-            called = ast.unparse(node)
-            if any(way in called for way in ("process_scope()", "one_per_process(", ".get_instance(")):
+            body = "\n".join(map(ast.unparse, node.body))
+            if any(way in body for way in ways):
                 yield node.name
         elif isinstance(node, ast.Assign) and "getter_of(" in ast.unparse(node.value):
             yield from (ast.unparse(target) for target in node.targets)

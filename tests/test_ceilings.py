@@ -8,6 +8,7 @@ from size_ceilings import (
     comments_in,
     complaints,
     equal_code,
+    givers_in,
     lines_by_folder,
     loose_tasks_in,
     lowered,
@@ -140,6 +141,26 @@ get_table = getter_of("get_table", Table)
 reset_table = reset_of("reset_table", Table)
 """
     assert list(process_getters_in(ast.parse(text))) == ["get_router", "get_queue", "get_table"]
+
+
+def test_a_getter_that_goes_through_another_function_is_seen():
+    text = """
+def shared_engine():
+    return process_scope().get(SharedEngine, SharedEngine)
+
+async def get_engine():
+    shared = shared_engine()
+    return await to_thread(shared.get)
+
+def get_name(engine):
+    return engine.name
+"""
+    tree = ast.parse(text)
+    assert list(process_getters_in(tree, by=givers_in(tree))) == ["get_engine"]
+    assert size_ceilings.process_getters() == [
+        "ringrift/engine/opening.py:get_engine",
+        "ringrift/engine/opening.py:get_engine_blocking",
+    ]
 
 
 def test_equal_code_is_found_wherever_it_is_indented():

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import logging
 import os
 import re
@@ -154,6 +155,12 @@ def write_file(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, in hex. Blocks while it reads all of it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def stat_file(path: Path, *, follow: bool = True) -> os.stat_result:
     with _place(path) as (name, folder):
         return os.stat(name, dir_fd=folder, follow_symlinks=follow)
@@ -252,13 +259,25 @@ def names_in(folder: Path) -> list[str]:
         os.close(descriptor)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make the names in *folder* durable."""
-    descriptor = open_file(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_file(path: Path) -> None:
+    """Make the content of *path* durable; of a folder, the names in it."""
+    descriptor = open_file(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in *folder* durable."""
+    sync_file(folder)
+
+
+def publish_file(draft: Path, path: Path) -> None:
+    """Give the finished file *draft* the name *path*, in the place of what has it, durably."""
+    sync_file(draft)
+    rename_file(draft, path)
+    sync_folder(path.parent)
 
 
 # Folders and files that nobody but their owner may enter, read or lock.
@@ -313,22 +332,29 @@ def open_private(path: Path, flags: int) -> int:
 
 
 def replace_file(path: Path, content: bytes, *, private: bool = True, durable: bool = True) -> None:
-    """Write the file *path* whole or not at all, for its owner alone if it is *private*. Blocks.
+    """Write the file *path* whole or not at all, as `replacing` does. Blocks."""
+    with replacing(path, private=private, durable=durable) as file:
+        file.write(content)
 
-    If it is not *durable* it need not survive the machine. What a writer left that was killed meanwhile is
-    removed by the next one.
+
+@contextmanager
+def replacing(path: Path, *, private: bool = True, durable: bool = True) -> Iterator[BinaryIO]:
+    """A file to write, which is *path* after the block, whole, or gone if that raises. Blocks.
+
+    It is for its owner alone if it is *private*; if it is not *durable* it need not survive the machine. What
+    a writer left that was killed meanwhile is removed by the next one.
     """
     _remove_drafts_of_the_dead(path)
-    # A call that nobody waits for any more may still be under way in another thread.
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
+    # A call that nobody waits for any more may still be under way, and another may be of the same thread.
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
         with os.fdopen(_open_draft(draft, private=private), "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             if durable:
                 os.fsync(file.fileno())
             rename_file(draft, path)
-    except OSError:
+    except BaseException:
         remove_file(draft)
         raise
     if durable:
@@ -347,7 +373,7 @@ def _open_draft(draft: Path, *, private: bool) -> int:
 
 
 def _remove_drafts_of_the_dead(path: Path) -> None:
-    is_draft = re.compile(re.escape(f".{path.name}.") + r"\d+-\d+").fullmatch
+    is_draft = re.compile(re.escape(f".{path.name}.") + r"\d+-[0-9a-f]+").fullmatch
     for name in filter(is_draft, names_in(path.parent)):
         with suppress(OSError):  # gone meanwhile, or being written
             descriptor = open_file(path.with_name(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -11,6 +11,7 @@ import threading
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -81,7 +82,7 @@ CPU_SPAN_S = 1.0  # a shorter time says little of how busy the processors are
 class NodeResources:
     """One look at a machine."""
 
-    cpu_percent: float
+    cpu_percent: float | None  # None: not known yet
     memory_percent: float
     disk_percent: float
     disk_free_gb: float
@@ -94,17 +95,35 @@ class ProcessorMeter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._percent = 0.0
-        self._at_s: float | None = None
+        # Kept here: psutil keeps its own for each thread, and a thread's first look gives 0.
+        self._times: Any = None
+        self._at_s = 0.0
+        self._percent: float | None = None
 
-    def percent(self) -> float:
-        """Measured over the time since the last look, never over no time, which would give 0. Blocks."""
+    def percent(self) -> float | None:
+        """Measured over the time since the last look; None where none was counted. The first look blocks."""
         with self._lock:
-            runtime, first = system_runtime(), self._at_s is None
-            if self._at_s is None or runtime.monotonic_s() - self._at_s >= CPU_SPAN_S:
-                self._percent = psutil.cpu_percent(interval=CPU_LOOK_S if first else None)
-                self._at_s = runtime.monotonic_s()
+            runtime = system_runtime()
+            if self._times is None:
+                self._times = psutil.cpu_times()
+                threading.Event().wait(CPU_LOOK_S)
+            elif runtime.monotonic_s() - self._at_s < CPU_SPAN_S:
+                return self._percent
+            before, self._times, self._at_s = self._times, psutil.cpu_times(), runtime.monotonic_s()
+            self._percent = _busy_percent(before, self._times)
             return self._percent
+
+
+def _busy_percent(before: Any, now: Any) -> float | None:
+    """The busy share of all time that was counted between; a count that went back says nothing."""
+    total = sum(max(0.0, after - earlier) for earlier, after in zip(before, now, strict=True))
+    spent = {
+        name: max(0.0, getattr(now, name, 0.0) - getattr(before, name, 0.0))
+        for name in ("idle", "iowait", "guest", "guest_nice")
+    }
+    total -= spent["guest"] + spent["guest_nice"]  # which is in the time of users, too
+    idle = spent["idle"] + spent["iowait"]
+    return 100.0 * (total - idle) / total if total > 0 else None
 
 
 def look_at_this_machine(folder: Path) -> NodeResources:

@@ -39,7 +39,10 @@ def own_start_s() -> float:
 
 def is_alive(pid: int, began_s: float | None) -> bool:
     """Whether the process *pid* that began then still runs; None: whatever has the number now."""
-    found_s = _start_s(pid)
+    try:
+        found_s = _start_s(pid)
+    except PermissionError:  # it is another user's, of which the system tells nothing more
+        return True
     if found_s is None:
         return False
     if began_s is None:
@@ -147,3 +150,5 @@ def _start_s_elsewhere(pid: int) -> float | None:
         return float(process.create_time())
     except psutil.NoSuchProcess:
         return None
+    except psutil.AccessDenied as error:
+        raise PermissionError(str(error)) from error

@@ -18,7 +18,7 @@ from ringrift.data.manifest.catalog import Cataloger
 from ringrift.data.manifest.store import DAY_S
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.consolidation import ConsolidationDaemon, ConsolidationRules
-from ringrift.data.protection.deletion import Deleter, DeletionRules, tombstone_rows
+from ringrift.data.protection.deletion import Deleter, DeletionRules
 from ringrift.data.protection.inventory import scrub
 from ringrift.data.protection.replication import ReplicationRepairDaemon
 from ringrift.data.transfer.http.wire import SECRET_FILE
@@ -101,8 +101,8 @@ async def test_row_12_nothing_is_deleted_before_enough_nodes_verified_it(tmp_pat
             assert await node.holders(games) == ["b", "c"]
             for each in servers:
                 assert (each.root / "blobs" / games.digest[:2] / games.digest).read_bytes() == b"games" * 1000
-            rows = tombstone_rows(await plane.tombstones())
-            assert [(row["node"], row["state"], row["by"]) for row in rows] == [("a", "deleted", "test")]
+            gone = (await plane.tombstones())[games.digest].nodes
+            assert {node: (each.state, each.by) for node, each in gone.items()} == {"a": ("deleted", "test")}
     finally:
         for each in servers:
             await asyncio.to_thread(each.stop)

@@ -244,6 +244,10 @@ async def test_a_program_that_leads_says_so_and_carries_out_what_others_ask_of_i
     await daemons("stop", "data_pipeline")
     told = await first.ask()
     assert (told["controlled_by"], told["runs"]) == (None, False)
+    # Without its loop it has given back control, and goes on to be asked.
+    await daemons("stop", "dlq_retry")
+    started = await daemons("start", "dlq_retry")
+    assert (started["running"], started["problem"], (await first.ask())["dlq_retry"]) == (True, "", True)
     await daemons("start", "data_pipeline")
     await first.until_it(leads)
     # The one that leads does it, and not the other; a stop lasts, so the other does it once it leads.

@@ -55,6 +55,15 @@ async def tell():
 
 asyncio.run(tell())
 """
+# How many games there are by whoever is asked.
+COUNT = """
+import json
+from app.coordination.data_pipeline_orchestrator import get_pipeline_status
+from app.coordination.selfplay_orchestrator import get_selfplay_stats
+played = get_selfplay_stats()
+counts = [get_pipeline_status()["games_generated"], played["total_games"], played["games_by_config"]]
+print(json.dumps(counts))
+"""
 
 
 def printed():
@@ -139,6 +148,14 @@ async def test_the_printed_pipeline_with_jobs_of_a_user_promotes_without_ours(ou
     files = outside.settings.data_dir / "models"
     card = json.loads((files / f"canonical_{CONFIG}.json").read_text())
     assert card["sha256"] == champion
+
+    async def counted():
+        return json.loads(await run_python(outside.loop, "-c", COUNT)) == [600, 600, {CONFIG: 600}]
+
+    await until(counted, "the same number of games everywhere", outside.loop)
+    status = json.loads(await run_python(outside.loop, "-m", "ringrift.cli", "status", "--json"))
+    config = status["configs"][CONFIG]
+    assert (config["games"], config["games_unchecked"]) == (600, 0)
 
 
 async def test_what_is_told_again_changes_nothing_and_what_is_claimed_without_a_file_is_refused(outside):

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ringrift.cli.command import use_data_folder
-from ringrift.jobs.files import file_sha256, read_json, seal_json
+from ringrift.files import file_sha256
+from ringrift.jobs.files import read_json, seal_json
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
 

@@ -10,6 +10,13 @@ from pathlib import Path
 import pytest
 from loop_under_test import CONFIG, Loop, until
 
+from ringrift.engine.opening import open_engine
+from ringrift.learning.facts.facts import Noted
+from ringrift.learning.facts.ledger import read_facts
+from ringrift.learning.plan.evaluation import WANTED_TOPIC
+from ringrift.runtime import SystemRuntime
+from ringrift.settings import load_settings
+
 ARCHIVE = Path(__file__).parents[1] / "data" / "earlier_run_folder.tar.xz"
 DEADLINE_S = 120.0
 ASK = """
@@ -47,6 +54,15 @@ async def act():
     return [*found, await manager.start(DaemonType.FEEDBACK_LOOP)]
 
 print(json.dumps(asyncio.run(act())))
+"""
+ORDER = """
+import asyncio, json
+from app.coordination.evaluation_daemon import get_evaluation_daemon
+from app.coordination.optimization_coordinator import trigger_nas
+
+search = trigger_nas()
+wanted = asyncio.run(get_evaluation_daemon().request_evaluation("connect_four_2p", opponents=["mcts:3"]))
+print(json.dumps([search and search.config_key, [(each.opponent, each.games) for each in wanted]]))
 """
 TELL = """
 import asyncio, json, sys
@@ -113,6 +129,7 @@ def test_a_stopped_run_is_answered_from_its_folder(loop, tmp_path):
     assert {each["model_path"] for each in found["trainings"] if each["success"]} == {
         f"blob:{each['model']}" for each in models
     }
+    assert run(["-c", ORDER], environment) == [CONFIG, [["mcts:3", 60]]], "waits for the run to go on"
     told = found["training"]
     assert (told["running"], told["slots"], told["by_workers"]) == (0, [], [])
     assert told["completed"] == len(models) >= 2
@@ -187,6 +204,17 @@ async def test_a_live_run_is_answered_from_another_process(loop):
     assert found["training"]["running"] in (0, 1), "one config is trained by one at a time"
     assert found["training"]["completed"] >= 1
     assert found["trainings"][-1]["config_key"] == CONFIG
+    search, (wanted,) = run(["-c", ORDER], environment)
+    assert (search, wanted[0]) == (CONFIG, "mcts:3")
+
+    engine = await open_engine(load_settings(loop.variables).settings, SystemRuntime())
+
+    async def taken_in():
+        notes = [fact for fact in await read_facts(engine.kv, CONFIG) if isinstance(fact, Noted)]
+        return [note.details["opponents"] for note in notes if note.topic == WANTED_TOPIC] == [["mcts:3"]]
+
+    await until(taken_in, "the games that were asked for", loop)
+    await engine.close()
     await brings_games_of_its_own(loop, environment)
     ran, stopped, still_runs, why, started, runs_again, router_is_there = run(["-c", ACT], environment)
     assert (ran, stopped, still_runs) == (True, True, False)

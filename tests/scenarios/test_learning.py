@@ -81,7 +81,7 @@ def test_how_busy_the_real_machine_is_changes_nothing_in_it(monkeypatch):
     looked = []
 
     async def body(world):
-        for name in ("cpu_percent", "disk_usage", "getloadavg", "virtual_memory"):
+        for name in ("cpu_times", "disk_usage", "getloadavg", "virtual_memory"):
             monkeypatch.setattr(psutil, name, lambda *_, name=name, **__: looked.append(name))
         await world.periods(0.2)
         assert len(await world.facts()) > 10

@@ -6,16 +6,19 @@ daemon is for, and compares what happens with the daemon, without it, and with i
 
 from importlib import import_module
 
+import msgspec
 from guards_world import World, nodes
 
+from ringrift.cli.learning.decisions import stopped_beside
 from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.daemons.registry import product_registry
+from ringrift.daemons.requests import DaemonRequest, DaemonRequests, DaemonVerb
 from ringrift.daemons.types import DaemonManagerConfig, DaemonType
 from ringrift.data.plane import DataPlane
-from ringrift.engine.opening import shared_engine
+from ringrift.engine.opening import get_engine, shared_engine
 from ringrift.learning.plan.stages import StageMembers
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
@@ -34,6 +37,19 @@ class Levers:
     async def start(self, name):
         for each in needed({name}):
             assert await self.manager.start(each), self.manager.why(each)
+
+    async def leads(self):
+        return True
+
+    async def ask(self, kv, request):
+        """Have the manager carry *request* out, as a person would."""
+        await DaemonRequests(kv).ask(msgspec.structs.replace(request, at_s=self.runtime.now_s()))
+
+        async def is_done():
+            return (found := await DaemonRequests(kv).get(request.daemon)).done_s is not None and found
+
+        assert await self.happens(is_done, HOUR_S)
+        assert not (await is_done()).problem
 
     async def happens(self, effect, within_s):
         """Whether *effect* comes about in time: an async function, or one that says what there is."""
@@ -54,11 +70,15 @@ class Levers:
         await self.start(name)
         in_time_s = PATIENCE * within_s
         assert await self.happens(await cause(1), in_time_s), "with it, the machine does the thing"
-        assert await self.manager.stop(daemon)
+        kv = (await get_engine()).kv
+        await self.manager.serve_requests(kv, self.leads)
+        await self.ask(kv, DaemonRequest(daemon=name, want=DaemonVerb.STOP, by="anna", reason="to see"))
         second = await cause(2)
         assert not await self.happens(second, within_s), "without it, it does not"
-        assert self.manager.why(daemon), "and somebody can say why"
-        assert await self.manager.start(daemon)
+        told = stopped_beside([], await DaemonRequests(kv).stops())[name]
+        assert told.startswith(f"{name.upper()} is stopped: anna, to see (since "), "and `explain` says why"
+        assert product_registry()[daemon].about in told, "and what is not done meanwhile"
+        await self.ask(kv, DaemonRequest(daemon=name, want=DaemonVerb.START))
         assert await self.happens(second, in_time_s), "with it again, it does"
 
 

@@ -3,10 +3,11 @@
 import pytest
 from test_stage_daemons import CONFIG, RunWithDaemons
 
-from ringrift.coordination.evaluation_daemon import get_evaluation_daemon
+from ringrift.coordination.evaluation_daemon import EvaluationDaemon, get_evaluation_daemon
 from ringrift.coordination.optimization_coordinator import get_optimization_coordinator
 from ringrift.coordination.task_coordinator import CoordinatorState, get_task_coordinator
 from ringrift.engine.ports import WorkState
+from ringrift.learning.situation import Situations
 from ringrift.learning.tuning import OptimizationType
 from ringrift.process import process_scope
 from ringrift.runtime import SystemRuntime
@@ -89,7 +90,8 @@ def test_a_search_that_is_cancelled_is_not_begun():
     lived(body)
 
 
-def test_games_that_are_requested_of_a_model_are_played_and_no_others():
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_games_that_are_requested_of_a_model_are_played_and_no_others(elsewhere):
     opponent = "mcts:8"  # nobody plays against this one by himself
 
     async def against(world):
@@ -99,7 +101,11 @@ def test_games_that_are_requested_of_a_model_are_played_and_no_others():
     async def body(world):
         await world.periods(1.0)
         assert await against(world) == []
-        await get_evaluation_daemon().request_evaluation(CONFIG, opponents=(opponent,), games=20)
+        # A daemon without the loop is what another process has.
+        daemon = EvaluationDaemon(situations=Situations()) if elsewhere else get_evaluation_daemon()
+        asked = [await daemon.request_evaluation(CONFIG, opponents=(opponent,), games=20) for _ in range(2)]
+        assert asked[0] == asked[1]
+        assert [(each.opponent, each.games) for each in asked[0]] == [(opponent, 20)]
         for _ in range(8):  # candidates, the champion's second look and the share of judging come first
             await world.periods(0.5)
             if await against(world):

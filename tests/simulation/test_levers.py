@@ -179,8 +179,8 @@ BEFORE_OTHERS = """
 ## The other daemons of a default run
 
 They plan nothing of a config. What one of them did is not done while it is stopped, and the rest goes on.
-`ringrift doctor` and `ringrift status` name each that somebody stopped, with who, why, since when, and what
-is not done meanwhile.
+`ringrift explain`, `ringrift doctor` and `ringrift status` name each that somebody stopped, with who, why,
+since when, and what is not done meanwhile.
 
 """
 
@@ -249,7 +249,7 @@ async def test_the_doctor_and_the_status_name_what_stopped_daemons_leave_undone(
     assert told.keys() == default_run() - {"dlq_retry", "maintenance"}
     for name, each in told.items():
         since = "anna, the board is needed (since 2023-11-14 22:13:20 UTC)"
-        assert each["text"] == f"{name.upper()} is stopped: {since}; without it: {what_it_means(name)}"
+        assert each["text"] == f"{name.upper()} is stopped: {since}; without it: {what_it_means(name, told)}"
         assert (each["level"], each["advice"]) == ("notice", f"`ringrift daemons start {name}` ends this.")
 
 

@@ -46,6 +46,15 @@ def test_a_process_that_ended_does_not_live_although_nobody_has_fetched_it_yet()
     assert process_identity._start_s_elsewhere(child.pid) is None
 
 
+def test_a_process_of_which_nothing_is_told_lives(monkeypatch):
+    def hidden(pid):
+        raise PermissionError(pid)
+
+    monkeypatch.setattr(process_identity, "_stat_fields", hidden)
+    monkeypatch.setattr(process_identity.sys, "platform", "linux")
+    assert is_alive(os.getpid(), None)
+
+
 def test_the_name_of_a_program_may_hold_brackets(tmp_path):
     program = tmp_path / "a) Z (b"
     program.symlink_to("/bin/sleep")

@@ -28,6 +28,7 @@ from ringrift.daemons.types import DaemonType
 from ringrift.engine.ports import Engine
 from ringrift.errors import ConfigError
 from ringrift.health.run_status import WorkerStatus
+from ringrift.learning.control_lease import control_holder
 from ringrift.learning.facts.facts import WorkerResumed, WorkerSetAside
 from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.plan.trust import BY_PERSON
@@ -71,7 +72,7 @@ def daemons(context: click.Context, available: bool, as_json: bool) -> None:
     if as_json:
         print_json({"control_process": runs, "daemons": {row["name"]: row for row in rows}})
         return
-    shown = [(row["name"], row["state"], row["capability"], row["reason"] or row["about"]) for row in rows]
+    shown = [(row["name"], row["state"], row["capability"], _said_of(row)) for row in rows]
     print_table("Daemons", ("daemon", "state", "capability", "what it does, or why it can't"), shown)
     where = ""
     if not runs:
@@ -117,20 +118,21 @@ def _ask_for(want: DaemonVerb, name: str, reason: str, *, as_json: bool) -> None
         # Refused here, since a stored request for what is not built would wait for ever.
         if unavailable := product_registry()[DaemonType(daemon)].unavailable_reason:
             raise ConfigError(f"{daemon} cannot be asked to {want}: {unavailable}")
-        # A program that learns by itself carries requests out as a run does.
-        runs = is_master_loop_running()
+        runs = is_master_loop_running() or ask_engine(_is_program_asked)
         if want is DaemonVerb.RESTART and not runs:
             want = DaemonVerb.START  # with the next run it starts afresh
         request = DaemonRequest(
             daemon=daemon, want=want, reason=reason, by=user_name(), at_s=system_runtime().now_s()
         )
         done = change_engine(lambda engine: _request(engine, request, runs=runs))
-    means = what_it_means(daemon) if want is DaemonVerb.STOP else ""
+        means = _what_it_means(daemon, runs=runs) if done.holds_down else ""
     failed = runs and (done.done_s is None or bool(done.problem))
+    already = done.holds_down and done.at_s < request.at_s
     if as_json:
-        print_json({**msgspec.to_builtins(done), "running": runs, "means": means})
+        print_json({**msgspec.to_builtins(done), "running": runs, "means": means, "already": already})
     else:
-        console().print(_outcome(done, runs=runs), markup=False)
+        was = f"{daemon} is {_stopped(done)}; it was stopped already"
+        console().print(was if already and not failed else _outcome(done, runs=runs), markup=False)
         if means:
             console().print(
                 f"Without it: {means}. `ringrift daemons start {daemon}` ends this.", markup=False
@@ -141,11 +143,33 @@ def _ask_for(want: DaemonVerb, name: str, reason: str, *, as_json: bool) -> None
 
 async def _request(engine: Engine, request: DaemonRequest, *, runs: bool) -> DaemonRequest:
     """Store *request*; with a run alive, wait for its answer and return the request with it."""
-    requests = DaemonRequests(engine.kv)
+    requests, name = DaemonRequests(engine.kv), request.daemon
     if runs:
         return await requests.answer(request, system_runtime())
-    await requests.ask(request)
-    return request
+    before, original = await requests.get(name), product_registry()[DaemonType(name)].deprecated_for
+    # Nothing starts an alias by itself, so there is nothing to stop unless somebody has asked for its start.
+    if original and request.holds_down and (before is None or before.want is DaemonVerb.STOP):
+        same = f"{name} is {original} under another name"
+        raise ConfigError(f"{same} and is not started; `ringrift daemons stop {original}` stops both")
+    return await requests.ask(request)
+
+
+async def _is_program_asked(engine: Engine) -> bool:
+    """Whether a program that led by itself carries requests out still, though a person stopped its loop.
+
+    While its loop runs it has the PID file, as a run has.
+    """
+    loops, holder = {"data_pipeline", "continuous_training_loop"}, await control_holder(engine.kv)
+    if holder is None or holder.has_daemons or holder.is_dead(system_runtime()):
+        return False
+    stops = await DaemonRequests(engine.kv).stops()
+    return any(stops[name].done_s is not None for name in loops & stops.keys())
+
+
+def _what_it_means(name: str, *, runs: bool) -> str:
+    """What is not done without a daemon that is stopped now, as things stand here."""
+    stopped = ask_engine(lambda engine: DaemonRequests(engine.kv).stops())
+    return what_it_means(name, {*stopped, *(_left_out() if runs else ())})
 
 
 _DONE = {DaemonVerb.STOP: "is stopped", DaemonVerb.START: "is started", DaemonVerb.RESTART: "was restarted"}
@@ -172,24 +196,36 @@ def _daemon_row(
 ) -> dict[str, Any]:
     name = spec.daemon_type.value
     live = {} if status is None else status["daemons"].get(name, {})
-    reason, request = spec.unavailable_reason, asked.get(name)
+    original = product_registry()[spec.deprecated_for] if spec.deprecated_for else None
+    reason, request, error = spec.unavailable_reason, asked.get(name), live.get("last_error") or ""
+    if original is not None and error.startswith("deprecated: "):  # how things stood when it was refused
+        now = _daemon_row(original, status, asked, left_out, unseen=unseen)
+        error = f"{now['name']} does the same and is {now['reason'] or now['state']}"
     stopped = _stopped(request) if request is not None and request.holds_down else ""
     state = live.get("state", unseen)
-    if request is None and not reason and name in left_out and state in (UNKNOWN, STOPPED):
+    asked_for = request is not None and not request.refused
+    if not asked_for and not reason and name in left_out and state in (UNKNOWN, STOPPED):
         state, stopped = LEFT_OUT, left_out[name]  # nobody stopped it, and it needs no probe to be known
     return {
         "name": name,
         "state": UNAVAILABLE if reason else state,
         "available": not reason,
-        "reason": reason or stopped or live.get("last_error") or "",
+        "reason": reason or stopped or error,
         "request": None if request is None else msgspec.to_builtins(request),
         "capability": spec.capability,
         "about": spec.about,
+        "deprecated_for": None if original is None else original.daemon_type.value,
         "profiles": sorted(spec.profiles),
         "depends_on": [item.value for item in spec.depends_on],
         "restart_count": live.get("restart_count", 0),
         "uptime_seconds": live.get("uptime_seconds", 0.0),
     }
+
+
+def _said_of(row: Mapping[str, Any]) -> str:
+    """What it does, or why it can't; an alias always says of what."""
+    said, original = row["reason"] or row["about"], row["deprecated_for"]
+    return f"{original} under another name; {said}" if original and original not in said else said
 
 
 def _left_out() -> dict[str, str]:

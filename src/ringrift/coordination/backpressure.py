@@ -234,10 +234,11 @@ class WorkQueueMonitorDaemon(HandlerBase):
         payload = {
             "node_id": self._runtime.hostname,
             "resource_type": what,
-            "cpu_percent": seen.cpu_percent,
             "memory_percent": seen.memory_percent,
             "job_count": jobs,
         }
+        if seen.cpu_percent is not None:
+            payload["cpu_percent"] = seen.cpu_percent
         await self._tell("NODE_OVERLOADED", payload)
 
     # --- what is said of work -------------------------------------------------------------------------

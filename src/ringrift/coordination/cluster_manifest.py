@@ -137,10 +137,6 @@ class ClusterManifest(SingletonMixin):
     def get_artifact(self, digest: str) -> Artifact | None:
         return self.view().artifacts.get(digest)
 
-    def get_artifacts(self, data_type: str = "all", config_key: str | None = None) -> list[Artifact]:
-        found = self.view().of_kinds(kinds_of(data_type))
-        return [each for each in found if config_key in (None, each.config)]
-
     def get_locations(self, digest: str) -> list[Receipt]:
         """Return who verified a copy of it, and when."""
         return list(self.view().copies.get(digest, {}).values())

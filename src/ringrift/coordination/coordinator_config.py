@@ -47,10 +47,6 @@ class CoordinatorConfig:
         return self.settings.dlq_path
 
     @property
-    def handler_timeout_seconds(self) -> float:
-        return self.settings.event_handler_timeout
-
-    @property
     def trace_debug(self) -> bool:
         return self.settings.trace_debug
 

@@ -632,7 +632,7 @@ def get_pipeline_status() -> dict[str, Any]:
 # DATA_PIPELINE runs the training loop in the control process while auto-trigger is on (`ringrift run` turns
 # it on). In a program without `ringrift run` it takes the control lease itself while it has something to
 # learn, and else stands by. CONTINUOUS_TRAINING_LOOP is the same under its old name: whichever comes first
-# runs, the other waits.
+# runs; a manager refuses the other, and where two managers run both, that one waits.
 
 
 log = structlog.get_logger()

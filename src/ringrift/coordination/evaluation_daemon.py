@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,6 +11,9 @@ from typing import Any, ClassVar
 from ringrift.coordination.model_lifecycle_coordinator import UNRATED_SPREAD
 from ringrift.coordination.run_coordinator import AskedDaemon, answers_of
 from ringrift.coordination.tournament_daemon import TournamentDaemon, get_tournament_daemon
+from ringrift.engine.arguments import check_integer, check_name, check_text
+from ringrift.engine.limits import ERROR_CHARS_MAX
+from ringrift.engine.opening import get_engine
 from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError
 from ringrift.events.event import Announcement, RouterEvent
@@ -28,6 +32,7 @@ from ringrift.learning.plan.evaluation import (
     request_details,
     wanted_games,
 )
+from ringrift.learning.requests import GameRequests
 from ringrift.learning.situation import Situation, Situations
 from ringrift.process import getter_of, reset_of
 from ringrift.statistics.match_evidence import expected_score
@@ -390,19 +395,27 @@ class EvaluationDaemon(AskedDaemon):
     ) -> list[WantedGames]:
         """Request games of a model (the champion by default); returns all open requests of the config.
 
-        Asking again for games that are open already changes nothing. Raises `ConfigError` when there is no
-        such run or model, when nothing would be played, or when too many requests are open.
+        A request to a run that is not in this process waits in the store, for up to a day. Asking again for
+        games that are open already changes nothing. Raises `ConfigError` when there is no such run or model,
+        when nothing would be played, or when too many requests are open.
         """
         loop = self._situations.loop
-        if loop is None:
-            raise ConfigError("no run is open in this process, so nobody could play the games")
-        state, now_s = loop.state(config_key), self._runtime.now_s()
+        run = loop or await asyncio.to_thread(self._answers.run)
+        if run is None:
+            raise ConfigError("there is no run in the data folder, so nobody could play the games")
+        check_text("reason", reason, chars_max=ERROR_CHARS_MAX, empty=True)
+        check_integer("games", games)
+        for name in opponents:
+            check_name("opponent", name)
+        state, now_s = run.state(config_key), self._runtime.now_s()
+        requests = None if loop is not None else GameRequests((await get_engine()).kv)
+        waiting = [] if requests is None else await requests.waiting(config_key)
         model = model_id or state.champion
         if model is None or model not in state.models:
             raise ConfigError(f"{config_key} has no model {model_id or 'yet'}")
         if games < 1 or not opponents:
             raise ConfigError("an evaluation needs games and opponents")
-        open_now = wanted_games(state, now_s)
+        open_now = wanted_games(state, now_s, waiting)
         known = {(request.model, request.opponent) for request in open_now}
         new = [name for name in dict.fromkeys(opponents) if (model, name) not in known]
         if not new:
@@ -413,9 +426,13 @@ class EvaluationDaemon(AskedDaemon):
                 f"{REQUESTS_MAX} are the limit"
             )
         details = request_details(model, new, games=games)
-        await loop.write(config_key, Noted(at_s=now_s, topic=WANTED_TOPIC, text=reason, details=details))
-        # The state is live: the note that was just written is in it.
-        return wanted_games(state, now_s)
+        note = Noted(at_s=now_s, topic=WANTED_TOPIC, text=reason, details=details)
+        if requests is None:  # the state is live: what is written is in it
+            await run.write(config_key, note)
+        else:
+            await requests.add(config_key, note)
+            waiting.append(note)
+        return wanted_games(state, now_s, waiting)
 
     # --- what it knows ------------------------------------------------------------------------------------
 

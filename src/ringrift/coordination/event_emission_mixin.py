@@ -30,11 +30,6 @@ class PublishesEvents:
         router = self.event_router or get_router()
         await router.publish(event_type, dict(payload or {}), self.event_source)
 
-    def emit_event_sync(self, event_type: Any, payload: Mapping[str, Any] | None = None) -> None:
-        """Publish from a function that cannot wait."""
-        router = self.event_router or get_router()
-        router.publish_sync(event_type, dict(payload or {}), self.event_source)
-
     async def emit_event_safe(self, event_type: Any, payload: Mapping[str, Any] | None = None) -> bool:
         """Publish; False, with the reason in the log, if it cannot be stored now.
 

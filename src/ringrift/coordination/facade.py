@@ -28,10 +28,6 @@ __all__ = ["CoordinationFacade", "get_coordination_facade", "reset_coordination_
 class CoordinationFacade(SingletonMixin):
     """The coordination of this process, for code without an event loop."""
 
-    def can_spawn_task(self, task_type: TaskType | str, node_id: str = "") -> tuple[bool, str]:
-        """Whether a task may start on a node now, and why not."""
-        return can_spawn(task_type, node_id)
-
     def spawn_task(
         self,
         task_type: TaskType | str,

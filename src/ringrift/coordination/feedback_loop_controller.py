@@ -23,7 +23,7 @@ from ringrift.coordination.curriculum_integration import (
     reset_curriculum_integration,
     wire_curriculum_events,
 )
-from ringrift.coordination.run_coordinator import AskedDaemon, EvaluationWatcher, SituationDaemon
+from ringrift.coordination.run_coordinator import AskedDaemon, EvaluationWatcher, LastSaid, SituationDaemon
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.events.event import Announcement, RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -93,7 +93,7 @@ class ArchitectureFeedback(SituationDaemon):
     emits: ClassVar[tuple[str, ...]] = ("ARCHITECTURE_WEIGHTS_UPDATED",)
 
     def _set_up(self) -> None:
-        self._reported: dict[str, dict[str, float]] = {}
+        self._reported = LastSaid(self._situations, self.plans_as, dict[str, float], {})
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         heard = ("EVALUATION_COMPLETED", "TRAINING_COMPLETED", "NAS_COMPLETED")
@@ -104,11 +104,13 @@ class ArchitectureFeedback(SituationDaemon):
 
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
-        weights, before = self.weights(config), self._reported.get(config)
+        before = await self._reported.of(config)
+        weights = self.weights(config)
         if weights is None or weights == before:
             return
-        self._reported[config] = weights
+        self._reported.known[config] = weights
         await self.tell([("ARCHITECTURE_WEIGHTS_UPDATED", {"config_key": config, "weights": weights})])
+        await self._reported.keep(config)
 
     def weights(self, config_key: str) -> dict[str, float] | None:
         """The size in force with its weight; None for a config that does not run here."""
@@ -118,7 +120,7 @@ class ArchitectureFeedback(SituationDaemon):
         return {tuned_rules(loop.state(config_key), loop.rules).preset: 1.0}
 
     def health_check(self) -> HealthCheckResult:
-        return super().health_check().with_details(weights=dict(self._reported))
+        return super().health_check().with_details(weights=dict(self._reported.known))
 
 
 # GAUNTLET_FEEDBACK: which multipliers of the plan the results against baselines set, told on change.
@@ -141,24 +143,29 @@ class GauntletFeedbackController(EvaluationWatcher):
     emits: ClassVar[tuple[str, ...]] = ("HYPERPARAMETER_UPDATED",)
 
     def _set_up(self) -> None:
-        self._reported: dict[str, Feedback] = {}
+        self._reported = LastSaid(self._situations, self.plans_as, Feedback, NEUTRAL)
         self._reported_s: dict[str, float] = {}
 
     async def _look(self, situation: Situation) -> None:
         config, now_s = situation.state.config, self._runtime.now_s()
         # Compared with what was told last, so that a change during the cooldown is told after it.
-        before, found = self._reported.get(config, NEUTRAL), situation.feedback
+        before, found = await self._reported.of(config), situation.feedback
         held_back = now_s - self._reported_s.get(config, float("-inf")) < GAUNTLET_COOLDOWN_S
         if held_back or before.by_gauntlet == found.by_gauntlet:
             return
-        self._reported[config], self._reported_s[config] = found, now_s
+        self._reported.known[config], self._reported_s[config] = _in_numbers(found), now_s
         await self.tell(_gauntlet_events(config, before, found))
+        await self._reported.keep(config)
 
     def health_check(self) -> HealthCheckResult:
-        in_force = {
-            config: found.by_gauntlet for config, found in self._reported.items() if found.by_gauntlet
-        }
+        events = self._reported.known.items()
+        in_force = {config: found.by_gauntlet for config, found in events if found.by_gauntlet}
         return super().health_check().with_details(in_force=in_force)
+
+
+def _in_numbers(found: Feedback) -> Feedback:
+    """What a later change is compared with; the words are for whoever heard it."""
+    return msgspec.structs.replace(found, plateau=None, reasons=())
 
 
 def _gauntlet_events(config: str, before: Feedback, now: Feedback) -> list[Announcement]:
@@ -316,8 +323,7 @@ CHANGE_MIN = 0.05
 SOURCE = "feedback_loop"
 
 
-@dataclass(slots=True)
-class _Said:
+class _Said(msgspec.Struct, frozen=True, kw_only=True):
     """What was said of one config."""
 
     feedback: Feedback = NEUTRAL
@@ -353,7 +359,7 @@ class FeedbackLoopController(AskedDaemon):
     ) -> None:
         super().__init__(router=router, runtime=runtime, situations=situations, interval_s=interval_s)
         self.signals = signals or get_feedback_signals()
-        self._said: dict[str, _Said] = {}
+        self._said = LastSaid(self._situations, self.plans_as, _Said, _Said())
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         return dict.fromkeys(heard_by(SOURCE), self._on_event)
@@ -371,13 +377,16 @@ class FeedbackLoopController(AskedDaemon):
 
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
-        said = self._said.setdefault(config, _Said())
-        events, found = _quality_events(situation, said), in_force(situation)
+        before = await self._said.of(config)
+        (events, said), found = _quality_events(situation, before), in_force(situation)
         # However soon after the last: the next order goes by it, and what was told must be what is in force.
-        if worth_telling(said.feedback, found):
-            events += feedback_events(config, said.feedback, found)
-            said.feedback = found
+        if worth_telling(before.feedback, found):
+            events += feedback_events(config, before.feedback, found)
+            said = msgspec.structs.replace(said, feedback=_in_numbers(found))
+        self._said.known[config] = said
         await self.tell(events)
+        if said != before:
+            await self._said.keep(config)
 
     # --- what it knows --------------------------------------------------------------------------------------
 
@@ -440,11 +449,11 @@ def feedback_events(config: str, before: Feedback, now: Feedback) -> list[Announ
     return events
 
 
-def _quality_events(situation: Situation, said: _Said) -> list[Announcement]:
+def _quality_events(situation: Situation, said: _Said) -> tuple[list[Announcement], _Said]:
     """What the quality of games changed in the plan, and a second look at games that are too poor."""
     config, view, found = situation.state.config, quality_of(situation.state), situation.feedback
     if view.score is None:
-        return []
+        return [], said
     events: list[Announcement] = []
     if found.quality_budget != said.budget:
         kind = "increase" if found.quality_budget > said.budget else "decrease"
@@ -456,15 +465,14 @@ def _quality_events(situation: Situation, said: _Said) -> list[Announcement]:
         penalty = {"penalty": found.quality_penalty, "rate_multiplier": found.learning_rate}
         about = {"config_key": config, "current_weight": found.weight, "reason": reason}
         events.append(("QUALITY_PENALTY_APPLIED", {**about, **penalty}))
-    said.budget, said.penalty = found.quality_budget, found.quality_penalty
     low = not passes_gate(config, view)
     if low and not said.asked_for_check:
         reason = f"the newest games score {view.score:.2f}"
         events.append(
             ("QUALITY_CHECK_REQUESTED", {"config_key": config, "reason": reason, "priority": "high"})
         )
-    said.asked_for_check = low
-    return events
+    now = {"budget": found.quality_budget, "penalty": found.quality_penalty, "asked_for_check": low}
+    return events, msgspec.structs.replace(said, **now)
 
 
 get_feedback_loop_controller = getter_of("get_feedback_loop_controller", FeedbackLoopController)

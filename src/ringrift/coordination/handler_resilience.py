@@ -80,10 +80,6 @@ class HandlerMetrics:
     def success_rate(self) -> float:
         return self.success_count / self.invocation_count if self.invocation_count else 1.0
 
-    @property
-    def average_seconds(self) -> float:
-        return self.total_seconds / self.invocation_count if self.invocation_count else 0.0
-
 
 @dataclass(slots=True)
 class _MetricsTable:

@@ -4,6 +4,7 @@ each.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -22,7 +23,7 @@ from ringrift.errors import ConfigError, Conflict
 from ringrift.events.event import Announcement
 from ringrift.learning.judging.ratings import WINDOW_POINTS, analyse
 from ringrift.learning.loop import configs_of_the_run
-from ringrift.learning.plan.rules import LearningRules
+from ringrift.learning.plan.rules import configured_rules
 from ringrift.learning.tuning import (
     HEURISTIC,
     SEARCH_SETTINGS,
@@ -222,14 +223,13 @@ class OptimizationCoordinator(ListeningCoordinator):
         # Nobody would take in what it finds, and until its end no other search may begin.
         if configs and config not in configs:
             raise ConfigError(f"{config!r} is not learned here; there are {', '.join(configs)}")
-        situation, loop = self._situations.get(config), self._situations.loop
-        run = await order_search(
-            engine,
-            self._runtime,
-            search,
-            None if situation is None else situation.state,
-            LearningRules() if loop is None else loop.rules,
-        )
+        # The same in every process: of a run that is not in this one the store knows.
+        known = self._situations.loop or await asyncio.to_thread(self._answers.run)
+        if known is None or config not in known.configs():
+            state, rules = None, configured_rules(get_settings())
+        else:
+            state, rules = known.state(config), known.rules
+        run = await order_search(engine, self._runtime, search, state, rules)
         await self.tell(triggered_events(run))
         return run
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
-import psutil
 import structlog
 
+from ringrift.engine.arguments import refuse
 from ringrift.engine.blocking import blocking, take_in_thread
 from ringrift.engine.leases import (
     CONTROL_LEASE,
@@ -40,6 +40,7 @@ from ringrift.engine.records import change_record, read_record
 from ringrift.errors import Conflict, LeaseLost, Unavailable
 from ringrift.learning.control_lease import ControlLease
 from ringrift.process import SingletonMixin, getter_of, process_scope
+from ringrift.process_identity import is_alive
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.status import HealthCheckResult
 from ringrift.task_owner import TaskOwner
@@ -170,17 +171,7 @@ class ProcessPlace:
         namespace = rest.partition("@")[2]
         if host != self.hostname or namespace != self.namespace or not pid.isdigit():
             return False
-        return not _runs(int(pid))
-
-
-def _runs(pid: int) -> bool:
-    try:
-        # A zombie no longer runs, though its number is still taken.
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
+        return not is_alive(int(pid), None)
 
 
 RELEASE_TIMEOUT_S = 5.0
@@ -247,7 +238,7 @@ class OrchestratorRoles(SingletonMixin):
 
     async def acquire(self, role: OrchestratorRole, *, wait_s: float = 0.0) -> bool:
         """Take *role*, waiting up to *wait_s* for it; True if it is held, also if it was before."""
-        role = OrchestratorRole(role)
+        role = _known(role)
         if self.holds(role):
             return True
         await self._drop(role)
@@ -278,10 +269,11 @@ class OrchestratorRoles(SingletonMixin):
 
     async def release(self, role: OrchestratorRole) -> bool:
         """Give *role* back; False if it was not held, or comes with control, which has an end of its own."""
+        role = _known(role)
         held = _own_control(role) is None and self.holds(role)
         await self._drop(role)
         if held:
-            await self.audit.add(RoleAction.RELEASED, OrchestratorRole(role).value, holder=self.holder)
+            await self.audit.add(RoleAction.RELEASED, role.value, holder=self.holder)
         return held
 
     async def release_all(self) -> None:
@@ -290,7 +282,7 @@ class OrchestratorRoles(SingletonMixin):
 
     async def seen_holder(self, role: OrchestratorRole) -> LeaseHolder | None:
         """Return who holds *role*, in whichever process."""
-        role = OrchestratorRole(role)
+        role = _known(role)
         if (control := await self._controlled(role)) is not None:
             return LeaseHolder(str(control), control.token, control.expires_s)
         return await lease_holder(await self._get_kv(), _lease_name(role))
@@ -368,6 +360,12 @@ class OrchestratorRoles(SingletonMixin):
 
 def _lease_name(role: OrchestratorRole) -> str:
     return f"role/{role.value}"
+
+
+def _known(role: OrchestratorRole | str) -> OrchestratorRole:
+    if role not in tuple(OrchestratorRole):
+        refuse("role", role, f"one of {', '.join(OrchestratorRole)}")
+    return OrchestratorRole(role)
 
 
 def _own_control(role: OrchestratorRole) -> ControlLease | None:

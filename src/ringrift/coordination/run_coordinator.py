@@ -6,15 +6,18 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.handler_base import HandlerBase, HearingCoordinator
 from ringrift.engine.opening import existing_engine
+from ringrift.engine.ports import Engine
+from ringrift.engine.records import KvRecords
 from ringrift.engine.run_reports import reported
 from ringrift.events.event import Announcement, EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.learning.facts.ledger import quoted
 from ringrift.learning.plan.stages import LoopWaker, StageMembers
 from ringrift.learning.situation import OpenRun, RunAnswers, Situation, Situations, StoredRunReader
 from ringrift.process import getter_of, process_scope
@@ -119,6 +122,10 @@ class ListeningCoordinator(HearingCoordinator):
 # Bases of daemons that look at the configs of the run in this process.
 
 
+SAID = "learning/said/"
+T = TypeVar("T")
+
+
 class StageDaemon(HandlerBase):
     """A daemon that plans a stage of the loop, or an input of its plan, for as long as it runs."""
 
@@ -182,6 +189,33 @@ class SituationDaemon(StageDaemon):
     async def tell(self, events: Iterable[Announcement]) -> None:
         for name, payload in events:
             await self.router.publish(name, payload, self.name)
+
+
+class LastSaid(Generic[T]):
+    """What a daemon said last of each config, *nothing* at first.
+
+    Kept in the store of the run: a start is no change, and what changed while the daemon was away is one.
+    """
+
+    def __init__(self, situations: Situations, daemon: str, kind: type[T], nothing: T) -> None:
+        self._situations, self._daemon, self._kind, self._nothing = situations, daemon, kind, nothing
+        self.known: dict[str, T] = {}
+
+    async def of(self, config: str) -> T:
+        if config not in self.known:
+            engine = self._situations.engine
+            found = None if engine is None else await self._records(engine).get(quoted(config))
+            # Somebody may have said something new while this waited.
+            self.known.setdefault(config, self._nothing if found is None else found)
+        return self.known[config]
+
+    async def keep(self, config: str) -> None:
+        """To be called when it is said: whoever is killed in between says it again."""
+        if (engine := self._situations.engine) is not None:
+            await self._records(engine).put(quoted(config), self.known[config])
+
+    def _records(self, engine: Engine) -> KvRecords[T]:
+        return KvRecords(engine.kv, f"{SAID}{self._daemon}/", self._kind)
 
 
 class AskedDaemon(SituationDaemon):

@@ -126,7 +126,6 @@ class SelfplayScheduler(StageDaemon):
     capability: ClassVar[str] = "scheduling"
     plans_as = "selfplay_coordinator"
     emits: ClassVar[tuple[str, ...]] = (
-        "IDLE_STATE_REQUEST",
         "NODE_INCOMPATIBLE_WITH_WORKLOAD",
         "P2P_SELFPLAY_SCALED",
         "SCHEDULER_REGISTERED",
@@ -201,9 +200,6 @@ class SelfplayScheduler(StageDaemon):
         await self._tell("NODE_INCOMPATIBLE_WITH_WORKLOAD", problem)
 
     # --- the cycle ------------------------------------------------------------------------------------
-
-    async def _on_start(self) -> None:
-        await self._tell("IDLE_STATE_REQUEST", {"requester": NAME})
 
     async def _rest(self) -> None:
         # A run says how it is soon after its start; a whole interval without priorities would be long.

@@ -38,11 +38,10 @@ from ringrift.data.sync.requests import (
     read_request,
 )
 from ringrift.engine.run_reports import reported, reported_health
-from ringrift.errors import ConfigError
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.foreign_files.paths import parse_config_key
 from ringrift.process import SingletonMixin, getter_of
 from ringrift.status import CoordinatorStatus, HealthCheckResult
-from ringrift.work.shares import split_config
 
 __all__ = ["SyncFacade", "get_sync_facade", "reset_sync_facade", "sync"]
 
@@ -354,10 +353,8 @@ def _pace_of(request: SyncRequest) -> SyncPace:
 def _split(config_key: str | None) -> tuple[str | None, int | None]:
     if not config_key:
         return None, None
-    board, players = split_config(config_key)
-    if players is None:
-        raise ConfigError(f"{config_key!r} is no config key: expected {{board}}_{{n}}p, such as square8_2p")
-    return board, players
+    key = parse_config_key(config_key)
+    return key.board, key.players
 
 
 get_sync_facade = getter_of("get_sync_facade", SyncFacade)

@@ -30,6 +30,7 @@ from ringrift.errors import ConfigError
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
+from ringrift.foreign_files.paths import PLAYERS_MAX, PLAYERS_MIN
 from ringrift.learning.facts.records import Model
 from ringrift.learning.facts.state import ConfigState, EndedTraining
 from ringrift.learning.intake import is_claim
@@ -48,7 +49,7 @@ from ringrift.learning.situation import Situations
 from ringrift.process import getter_of
 from ringrift.runtime import Runtime
 from ringrift.work.coordinator import ConfigSignals
-from ringrift.work.shares import PLAYERS_MAX, PLAYERS_MIN, check_config, split_config
+from ringrift.work.shares import check_config, known_boards
 from ringrift.work.worker.records import RunningRecord, epochs_so_far, loss_so_far
 
 __all__ = [
@@ -442,7 +443,7 @@ def _key(board_type: str, num_players: int | None) -> str:
     check_text("board_type", board_type)
     if num_players is not None:
         check_integer("num_players", num_players, low=PLAYERS_MIN, high=PLAYERS_MAX)
-    elif ":" not in board_type and split_config(board_type)[1] is None:
+    elif board_type in known_boards():
         raise ConfigError(f"how many play {board_type}? Name the number, or a config such as hex8_2p")
     config = board_type if num_players is None else f"{board_type}_{num_players}p"
     check_config(config)

@@ -93,7 +93,7 @@ class Registrar:
         for spec in self._registry:
             unit = self._unit(spec, self._row_factory(spec))
             unit.info.unavailable_reason = spec.unavailable_reason
-            self._supervisor.units[spec.daemon_type] = unit
+            self._supervisor.install(unit)
 
     def register(
         self,
@@ -140,7 +140,7 @@ class Registrar:
             setattr(unit.info, name, value)
         if old is not None:
             unit.wanted, unit.holds, unit.pauses = old.wanted, old.holds, old.pauses
-        self._supervisor.units[daemon_type] = unit
+        self._supervisor.install(unit)
 
     def _row_factory(self, spec: DaemonSpec) -> Factory | None:
         if spec.unavailable_reason or not spec.entry_point:

@@ -61,6 +61,7 @@ class DaemonView:
     restart_at_s: float | None = None
     needs: tuple[DaemonType, ...] = ()
     last_error: str = ""
+    done_by_alias: bool = False  # somebody started it under its other name
 
     @property
     def should_run(self) -> bool:
@@ -69,7 +70,7 @@ class DaemonView:
     @property
     def satisfies(self) -> bool:
         """Whether daemons that need this one may start: it is up, done, or done without on purpose."""
-        if self.phase is Phase.UP:
+        if self.phase is Phase.UP or self.done_by_alias:
             return True
         if self.phase is not Phase.ABSENT:
             return False
@@ -238,7 +239,7 @@ class Unit:
         """Why it should not be up although it is wanted: holds, and pauses if it has no pause of its own."""
         return frozenset(self.holds) | (frozenset(self.pauses) if self.stops_to_pause else frozenset())
 
-    def view(self, *, blocked_until_s: float = 0.0) -> DaemonView:
+    def view(self, *, blocked_until_s: float = 0.0, done_by_alias: bool = False) -> DaemonView:
         """Return this daemon as the planner sees it."""
         restart_at_s = self.restart_at_s
         if restart_at_s is not None:
@@ -254,6 +255,7 @@ class Unit:
             restart_at_s=restart_at_s,
             needs=self.needs,
             last_error=self.info.last_error or "",
+            done_by_alias=done_by_alias,
         )
 
     def why_resting(self, *reasons: str) -> str:

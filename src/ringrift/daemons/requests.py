@@ -8,7 +8,7 @@ process than that of the run are such requests, as `ringrift daemons` makes them
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
 from typing import Protocol
@@ -65,10 +65,11 @@ class DaemonRequest(msgspec.Struct, frozen=True, kw_only=True):
     with_needs: bool = False  # a start also brings up what the daemon needs
     done_s: float | None = None  # when a run took it up; None: none has yet
     problem: str = ""  # why the run could not do it
+    refused: bool = False  # and it changes nothing
 
     @property
     def holds_down(self) -> bool:
-        return self.want is DaemonVerb.STOP
+        return self.want is DaemonVerb.STOP and not self.refused
 
     @property
     def cause(self) -> str:
@@ -82,13 +83,21 @@ class DaemonRequests:
     def __init__(self, kv: KeyValue) -> None:
         self._kv = kv
 
-    async def ask(self, request: DaemonRequest) -> int:
-        """Store *request* in the place of an older one; return its revision."""
-        return await self._kv.put(REQUESTS + request.daemon, msgspec.json.encode(request))
+    async def ask(self, request: DaemonRequest) -> DaemonRequest:
+        """Store *request* in the place of an older one; return what stands now.
+
+        A stop of what is stopped changes nothing but the reason, if one is given, and who gave it.
+        """
+        entry = await self._kv.get(REQUESTS + request.daemon)
+        before = None if entry is None else _read(entry)
+        stands = request if before is None else _kept(before, request)
+        if stands != before:
+            await self._kv.put(REQUESTS + request.daemon, msgspec.json.encode(stands))
+        return stands
 
     async def answer(self, request: DaemonRequest, runtime: Runtime) -> DaemonRequest:
         """Ask a live run and wait for its answer; the request as it was when the run says nothing in time."""
-        await self.ask(request)
+        request = await self.ask(request)
         until_s = runtime.monotonic_s() + ANSWER_S_MAX
         while runtime.monotonic_s() < until_s:
             found = await self.get(request.daemon)
@@ -107,10 +116,23 @@ class DaemonRequests:
         return {request.daemon: request for request in found}
 
     async def stops(self) -> dict[str, DaemonRequest]:
-        """Those that hold a daemon of the product down; what cannot be read holds nothing down."""
-        known = {spec.daemon_type.value for spec in product_registry()}
+        """Those that hold a daemon of the product down; what cannot be read holds nothing down.
+
+        One of an alias holds nothing down before a run has found the alias, and not its original, at work.
+        """
+        aliases = {spec.daemon_type.value: spec.deprecated_for is not None for spec in product_registry()}
         read = [_read(entry) for entry in await self._kv.entries(REQUESTS)]
-        return {each.daemon: each for each in read if each and each.holds_down and each.daemon in known}
+        held = [each for each in read if each and each.holds_down and each.daemon in aliases]
+        return {each.daemon: each for each in held if each.done_s is not None or not aliases[each.daemon]}
+
+
+def _kept(before: DaemonRequest, request: DaemonRequest) -> DaemonRequest:
+    if not (before.holds_down and request.holds_down):
+        return request
+    if before.done_s is not None and not (before.problem or request.reason):
+        return before
+    said = request if request.reason else before
+    return msgspec.structs.replace(before, reason=said.reason, by=said.by, done_s=None, problem="")
 
 
 def require_daemon(name: str, known: Registry | None = None) -> str:
@@ -125,15 +147,18 @@ def require_daemon(name: str, known: Registry | None = None) -> str:
     raise ConfigError(f"no daemon is called {name!r:.100}; {hint}")
 
 
-def what_it_means(name: str, known: Registry | None = None) -> str:
-    """What a run without the daemon *name* lacks, in words."""
-    rows = product_registry() if known is None else known
+def what_it_means(name: str, down: Collection[str] = ()) -> str:
+    """What a run without the daemon *name* lacks, in words; those that are *down* as well do not go on."""
+    rows = product_registry()
     spec = rows[DaemonType(name)]
     meanings = [MEANS[name]] if name in MEANS else []
-    needed_by = sorted(other.daemon_type.value for other in rows if spec.daemon_type in other.depends_on)
+    counting = [row for row in rows if spec.daemon_type in row.depends_on and row.deprecated_for is None]
+    able = {row.daemon_type.value for row in counting if not row.unavailable_reason}
+    needed_by = sorted(able.difference(down))
     if needed_by:
         some, more = ", ".join(needed_by[:5]), len(needed_by) - 5
-        meanings.append(f"{some}{f' and {more} more' if more > 0 else ''} count on it and go on without it")
+        go_on = "count on it and go on" if len(needed_by) > 1 else "counts on it and goes on"
+        meanings.append(f"{some}{f' and {more} more' if more > 0 else ''} {go_on} without it")
     return "; ".join([*meanings, f"nobody does what it does: {spec.about}"])
 
 
@@ -208,7 +233,10 @@ class RequestCarrier:
     async def _start_asked_for(self) -> None:
         for entry in await self._kv.entries(REQUESTS):
             request = _read(entry)
-            if request is not None and not request.holds_down:
+            # A stop that stands is carried out by now, unless its daemon's work is done under another name.
+            unit = None if request is None else self._unit(request.daemon)
+            stands = unit is not None and STOPPED_BY_PERSON in unit.holds and not self._other_name(unit)
+            if request is not None and not request.refused and not stands:
                 await self._carry_out(request, entry.revision)
 
     async def _take(self, entry: Entry) -> None:
@@ -220,6 +248,11 @@ class RequestCarrier:
         unit = self._unit(request.daemon)
         if unit is None:
             await self._note(request, revision, problem=f"this run has no daemon {request.daemon}")
+            return
+        if request.want is DaemonVerb.STOP and (other := self._other_name(unit)):
+            unit.holds.pop(STOPPED_BY_PERSON, None)
+            problem = f"it does not run; {other} does the same, so `ringrift daemons stop {other}` stops that"
+            await self._note(request, revision, problem=problem, refused=True)
             return
         daemon, first = unit.daemon_type, request.done_s is None
         problem = ""
@@ -250,13 +283,21 @@ class RequestCarrier:
             return ""
         return unit.info.last_error or "it has not ended"
 
-    async def _note(self, request: DaemonRequest, revision: int, *, problem: str = "") -> None:
+    def _other_name(self, unit: Unit) -> str:
+        """Under which other name its work is done, so that a stop of it would stop nothing; empty if none."""
+        other = None if unit.wanted else self._manager.supervisor.other_name(unit)
+        return "" if other is None else other.daemon_type.value
+
+    async def _note(
+        self, request: DaemonRequest, revision: int, *, problem: str = "", refused: bool = False
+    ) -> None:
         """Write down when it was carried out; one that was replaced meanwhile is left alone."""
         if request.done_s is not None and problem == request.problem:
             return
         if problem:
             log.warning("daemons.request_failed", daemon=request.daemon, problem=problem)
-        done = msgspec.structs.replace(request, done_s=self._runtime.now_s(), problem=problem)
+        now_s = self._runtime.now_s()
+        done = msgspec.structs.replace(request, done_s=now_s, problem=problem, refused=refused)
         try:
             await self._kv.update(REQUESTS + request.daemon, msgspec.json.encode(done), revision=revision)
         except RevisionMismatch:

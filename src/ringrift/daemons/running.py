@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack, get_args, get_origin
 
 import structlog
 
@@ -183,11 +183,16 @@ def is_ready_at_once(factory: Factory) -> bool:
 
 
 def takes_keyword(function: Callable[..., Any], keyword: str) -> bool:
-    """Return whether *function* names *keyword* among its parameters."""
+    """Return whether *function* names *keyword*, itself or in the `TypedDict` of its further keywords."""
     try:
-        return keyword in inspect.signature(function).parameters
-    except (TypeError, ValueError):
+        parameters = inspect.signature(function).parameters
+        if keyword in parameters or all(each.kind is not each.VAR_KEYWORD for each in parameters.values()):
+            return keyword in parameters
+        *_, further = inspect.signature(function, eval_str=True).parameters.values()
+    except (TypeError, ValueError, NameError):  # NameError: an annotation that is there for checkers alone
         return False
+    given = get_args(further.annotation) if get_origin(further.annotation) is Unpack else ()
+    return any(keyword in each.__annotations__ for each in given)
 
 
 class EntryPoint:

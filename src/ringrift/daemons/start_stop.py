@@ -9,7 +9,7 @@ from contextlib import suppress
 import psutil
 import structlog
 
-from ringrift.daemons.planning import Ended, Phase, Unit, unmet_needs
+from ringrift.daemons.planning import STOPPED_BY_PERSON, Ended, Phase, Unit, unmet_needs
 from ringrift.daemons.registry import Registry, levels
 from ringrift.daemons.supervisor import Emit, Supervisor
 from ringrift.daemons.types import DaemonType
@@ -61,10 +61,7 @@ class Starter:
         # Two runs of one daemon at a time would do its work twice.
         if unit.leaked_runs:
             return "an earlier run ignores cancellation and may still be alive"
-        successor = unit.spec.deprecated_for
-        if successor is not None and self._is_active(successor):
-            return f"deprecated: {successor} does the same and is running"
-        return self._memory_refusal(unit)
+        return self._name_refusal(unit) or self._memory_refusal(unit)
 
     async def start(self, daemon_type: DaemonType, *, wait_for_deps: bool) -> str:
         """Start one daemon; return why it is not up, empty when it is.
@@ -113,8 +110,7 @@ class Starter:
         if not_built := len(reasons) - len(faults):
             log.info("daemons.left_out", count=not_built, reason="not built yet; see `ringrift daemons`")
         for daemon_type, reason in faults.items():
-            successor = units[daemon_type].spec.deprecated_for
-            replaced = successor is not None and self._is_active(successor)
+            replaced = self._supervisor.other_name(units[daemon_type]) is not None
             tell = log.info if replaced else log.warning  # another daemon does it all: nothing is amiss
             tell("daemons.not_started", daemon=daemon_type.value, reason=reason)
 
@@ -133,12 +129,15 @@ class Starter:
         if reason := self.refusal(daemon_type):
             return reason
         for need in unit.spec.depends_on:
-            if need in refused:
+            if need in refused and self._supervisor.other_name(self._supervisor.units[need]) is None:
                 return f"needs {need}: {refused[need]}"
         return ""
 
     def _want(self, unit: Unit) -> None:
         unit.wanted = True
+        for alias in self._supervisor.aliases.values():
+            if alias.spec.deprecated_for == unit.daemon_type:
+                alias.wanted = False  # one that was stopped or given up must not come back beside it
         if unit.phase is Phase.ABSENT and unit.ended is not Ended.LEAKED:
             unit.ended, unit.restart_at_s = Ended.NEVER_RAN, None
 
@@ -201,9 +200,17 @@ class Starter:
                     pending.add(daemon_type)
         return pending
 
-    def _is_active(self, daemon_type: DaemonType) -> bool:
-        unit = self._supervisor.units.get(daemon_type)
-        return unit is not None and unit.wanted and not unit.info.unavailable_reason
+    def _name_refusal(self, unit: Unit) -> str:
+        """Say that another name of the same is in its place, what keeps that one down, and what to do."""
+        if (other := self._supervisor.other_name(unit)) is None:
+            return ""
+        name = other.daemon_type
+        down = other.why_resting(STOPPED_BY_PERSON) or self._supervisor.why(name)
+        does = f"{name} does the same and is {'not up' if down else 'running'}"
+        down = f" ({down})" if down else ""
+        if unit.spec.deprecated_for is None:
+            return f"{does}{down}; stop {name} first"
+        return f"deprecated: {does}{down}; start {name} instead" if down else f"deprecated: {does}"
 
     def _memory_refusal(self, unit: Unit) -> str:
         # What others depend on starts also when there is little memory: without it they would all fail.

@@ -16,7 +16,18 @@ from typing import Any
 import structlog
 
 from ringrift.daemons import running
-from ringrift.daemons.planning import Action, DaemonView, Do, Ended, Phase, Run, Unit, plan, why_not_up
+from ringrift.daemons.planning import (
+    STOPPED_BY_PERSON,
+    Action,
+    DaemonView,
+    Do,
+    Ended,
+    Phase,
+    Run,
+    Unit,
+    plan,
+    why_not_up,
+)
 from ringrift.daemons.restarts import (
     CRASH_LOOP_WINDOW_S,
     CascadeBreaker,
@@ -168,6 +179,7 @@ class Supervisor:
     ) -> None:
         self.runtime, self.config, self.ledger = runtime, config, ledger
         self.units: dict[DaemonType, Unit] = {}
+        self.aliases: dict[DaemonType, Unit] = {}  # those of them that do what another one does
         self.looks = 0
         self.on_change: Callable[[], None] | None = None  # called after every change of a phase
         self._emit, self.node_id = emit, node_id
@@ -178,6 +190,13 @@ class Supervisor:
         self._pauser = Pauser()
         self._tasks = TaskOwner("daemons")
         self._changed = asyncio.Event()
+
+    def install(self, unit: Unit) -> None:
+        """Have *unit*, in the place of an older one of its type."""
+        self.units[unit.daemon_type] = unit
+        self.aliases.pop(unit.daemon_type, None)
+        if unit.spec.deprecated_for is not None:
+            self.aliases[unit.daemon_type] = unit
 
     # --- being on a loop ------------------------------------------------------------------------------
 
@@ -249,7 +268,22 @@ class Supervisor:
         asked: Iterable[DaemonType] = self.units
         if some is not None:
             asked = {need for t in some for need in (t, *self.units[t].needs) if need in self.units}
-        return {t: self._view(self.units[t], now_s=now_s) for t in asked}
+        done = {unit.spec.deprecated_for for unit in self.aliases.values() if unit.phase is Phase.UP}
+        return {t: self._view(self.units[t], now_s=now_s, done_by_alias=t in done) for t in asked}
+
+    def other_name(self, unit: Unit) -> Unit | None:
+        """The daemon that does the same under its other name, and is to: two would do the work twice.
+
+        For an alias also one that a person stopped: an alias is no way round that.
+        """
+        original = self.units.get(unit.spec.deprecated_for) if unit.spec.deprecated_for else None
+        if original is not None and (original.wanted or STOPPED_BY_PERSON in original.holds):
+            return original
+        for alias in self.aliases.values():
+            held = STOPPED_BY_PERSON in alias.holds or alias.ended in (Ended.GIVEN_UP, Ended.COMPLETED)
+            if alias.spec.deprecated_for == unit.daemon_type and alias.wanted and not held:
+                return alias
+        return None
 
     def why(self, daemon_type: DaemonType) -> str:
         """Say why a daemon is not up; empty when it is."""
@@ -287,12 +321,12 @@ class Supervisor:
         if at_s is not None and self._loop is not None:
             self._alarm = self._loop.call_later(max(at_s - now_s, 0.0), self.poke)
 
-    def _view(self, unit: Unit, *, now_s: float) -> DaemonView:
+    def _view(self, unit: Unit, *, now_s: float, done_by_alias: bool) -> DaemonView:
         if unit.restart_at_s is None or self._crashes is None:
-            return unit.view()
+            return unit.view(done_by_alias=done_by_alias)
         spec = unit.spec
         until_s, _ = self._crashes.breaker.blocked(spec.category, critical=spec.critical, now_s=now_s)
-        return unit.view(blocked_until_s=until_s)
+        return unit.view(blocked_until_s=until_s, done_by_alias=done_by_alias)
 
     # --- acting ---------------------------------------------------------------------------------------
 
@@ -477,8 +511,7 @@ class Supervisor:
         self.poke()
 
     def _satisfied(self, daemon_type: DaemonType) -> bool:
-        unit = self.units.get(daemon_type)
-        return unit is not None and unit.view().satisfies
+        return daemon_type in self.units and self.views([daemon_type])[daemon_type].satisfies
 
     def _any_run(self) -> bool:
         return any(unit.run is not None for unit in self.units.values())

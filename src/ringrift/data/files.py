@@ -29,7 +29,16 @@ from ringrift.engine.ports import Blobs
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.sqlite.files import SIDECARS
 from ringrift.errors import ConfigError, Corrupt, Unavailable
-from ringrift.files import change_mode, create_file, make_folders, remove_file, rename_file, sync_folder
+from ringrift.files import (
+    change_mode,
+    create_file,
+    make_folders,
+    publish_file,
+    remove_file,
+    rename_file,
+    replacing,
+    sync_folder,
+)
 from ringrift.foreign_files.paths import open_regular
 from ringrift.runtime import Runtime, system_runtime
 
@@ -113,16 +122,8 @@ def atomic_file_write(path: Path | str) -> Iterator[BinaryIO]:
     path = Path(path)
     with translated_errors(path):
         make_folders(path.parent)
-        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        try:
-            with create_file(draft) as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            rename_file(draft, path)
-            sync_folder(path.parent)
-        finally:
-            remove_file(draft)
+        with replacing(path, private=False) as file:
+            yield file
 
 
 def set_aside(path: Path | str, folder: Path, *, now_s: float) -> Path:
@@ -486,7 +487,4 @@ def _check(draft: Path, source: Path, timeout: float) -> None:
 def _publish(draft: Path, target: Path) -> None:
     with translated_errors(target):
         change_mode(draft, _SEALED)
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        rename_file(draft, target)
-        sync_folder(target.parent)
+        publish_file(draft, target)

@@ -22,7 +22,7 @@ from ringrift.events.delivery import Dispatcher
 from ringrift.events.event import Delivery, RouterEvent, decode_body, from_log, session_of, to_log
 from ringrift.events.positions import Cursor, CursorStore, Identity, LogConnection, Reader
 from ringrift.events.subscriptions import MailboxPlace, Subscription, SubscriptionTable
-from ringrift.runtime import Runtime, first_error
+from ringrift.runtime import Runtime, result_before
 from ringrift.settings import Settings
 from ringrift.task_owner import TaskOwner
 
@@ -448,15 +448,10 @@ class CrossProcess:
         if not is_reading:  # what is in the log changes nothing
             await self._wake.wait()
             return
-        with first_error():  # only the log has any
-            async with asyncio.TaskGroup() as group:
-                grown = group.create_task(cursor_store.log.wait(after=self._last_fed, timeout_s=_WAIT_S))
-                woken = group.create_task(self._wake.wait())
-                await asyncio.wait({grown, woken}, return_when=asyncio.FIRST_COMPLETED)
-                woken.cancel()
-                grown.cancel()
-        if not grown.cancelled():
-            self._last_known = grown.result()
+        waiting = cursor_store.log.wait(after=self._last_fed, timeout_s=_WAIT_S)
+        grown = await result_before(waiting, self._wake.wait())
+        if grown is not None:
+            self._last_known = grown
 
 
 def _is_only_stopped(storing: asyncio.Task[_Stored]) -> bool:

@@ -221,7 +221,8 @@ class CycleHandler(ABC):
 
         self._tasks = TaskOwner(f"handler {self._name}")
         self._task = task = self._tasks.create_task(self.run(on_ready=announce), name=self._name)
-        # Either one: a start hook that raises ends the task and announces nothing.
+        # Either one: a start hook that raises ends the task and announces nothing. Not `result_before`, which
+        # ends what is not over: the task goes on.
         await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
         if task.done() and not ready.done():
             ready.cancel()

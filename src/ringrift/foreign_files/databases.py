@@ -80,6 +80,7 @@ class ForeignTable:
 
     columns: tuple[ForeignColumn, ...]
     checks: tuple[str, ...] = ()  # those of its declaration, word by word
+    unique: str = ""  # the column that tells its rows apart, whether or not the file declares it as a key
 
 
 @contextmanager
@@ -185,6 +186,10 @@ def _check_values(db: sqlite3.Connection, tables: Mapping[str, ForeignTable]) ->
         if (row := db.execute(some).fetchone()) is not None:
             column = table.columns[row.index(1)]
             raise _Refused(f"{name}.{column.name} holds a value that cannot be there")
+        # Without an index: the file may hold rows that its indexes leave out.
+        twice = f'SELECT count(*) > count(DISTINCT "{table.unique}") FROM "{name}" NOT INDEXED'
+        if table.unique and db.execute(twice).fetchone()[0]:
+            raise _Refused(f"{name}.{table.unique} holds a value twice")
 
 
 def _plain_columns(db: sqlite3.Connection, name: str) -> dict[str, str]:

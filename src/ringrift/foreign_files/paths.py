@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
@@ -38,6 +40,38 @@ def check_name(what: str, name: str) -> None:
     """Raise `ConfigError` unless *name* can name a file, node or config."""
     if problem := name_problem(name):
         raise ConfigError(f"{what} {name[:80]!r} cannot be used: {problem}")
+
+
+# Config keys: `{board}_{n}p`, parsed strictly.
+#
+# A key names a board and a number of players and nothing else. There is no default board and no default
+# player count: a wrong key is an error that says what would be right.
+
+
+PLAYERS_MIN, PLAYERS_MAX = 2, 4
+_KEY = re.compile(r"(?P<board>[a-z][a-z0-9_]*)_(?P<players>[0-9]+)p")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """A board and a number of players."""
+
+    board: str
+    players: int
+
+    def __str__(self) -> str:
+        return f"{self.board}_{self.players}p"
+
+
+def parse_config_key(text: str) -> ConfigKey:
+    """Split *text* into board and players; raises `ConfigError` for anything but `{board}_{n}p`."""
+    found = _KEY.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"{text!r} is no config key: expected {{board}}_{{n}}p, such as square8_2p")
+    digits = found["players"]
+    if digits not in map(str, range(PLAYERS_MIN, PLAYERS_MAX + 1)):
+        raise ConfigError(f"{text!r}: players must be {PLAYERS_MIN} to {PLAYERS_MAX}, not {digits[:20]}")
+    return ConfigKey(board=found["board"], players=int(digits))
 
 
 def is_plain_file(path: Path) -> bool:

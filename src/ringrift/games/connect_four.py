@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringrift.errors import ConfigError, IllegalAction
+from ringrift.foreign_files.paths import parse_config_key
 from ringrift.games.compiled import cached_kernel, compiled, source_fingerprint
 from ringrift.games.contract import (
     ActionArray,
@@ -29,7 +30,6 @@ from ringrift.games.contract import (
     find_action,
     results_from_rankings,
 )
-from ringrift.games.registry import parse_config_key
 
 # --- the compiled rules -------------------------------------------------------------------------------
 

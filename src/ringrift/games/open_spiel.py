@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringrift.errors import ConfigError, IllegalAction
+from ringrift.foreign_files.paths import PLAYERS_MAX, PLAYERS_MIN
 from ringrift.games.contract import (
     ActionArray,
     ActionLayout,
@@ -29,7 +30,6 @@ from ringrift.games.contract import (
     find_action,
     results_from_rankings,
 )
-from ringrift.games.registry import PLAYERS_MAX, PLAYERS_MIN
 
 # States as rows: the actions so far, four to a word, after a word that says how many there are.
 

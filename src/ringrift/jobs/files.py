@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import glob
-import hashlib
 import os
 import shutil
 import sqlite3
@@ -20,6 +19,7 @@ import msgspec
 
 from ringrift.decoding import decode_as
 from ringrift.errors import ConfigError, Conflict, Corrupt, StorageFull, StorageReadOnly
+from ringrift.files import file_sha256, publish_file
 
 # Sealed files: under their final name they are whole, on disk and never change.
 #
@@ -29,7 +29,6 @@ from ringrift.errors import ConfigError, Conflict, Corrupt, StorageFull, Storage
 
 
 PART = ".part"
-_CHUNK_BYTES = 2**20
 _PRIMARY_CODE = 0xFF  # of SQLite's codes; the bits above it say more
 
 
@@ -58,14 +57,6 @@ def describe(path: Path, kind: str, **counts: Any) -> SealedFile:
     return SealedFile(path, kind, file_sha256(path), path.stat().st_size, counts)
 
 
-def file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
 @contextmanager
 def sealing(path: Path) -> Iterator[Path]:
     """Give the temporary name; on leaving without an error, sync it and rename it to *path*."""
@@ -75,9 +66,7 @@ def sealing(path: Path) -> Iterator[Path]:
         part.unlink(missing_ok=True)
         try:
             yield part
-            sync_file(part)
-            part.replace(path)
-            sync_folder(path.parent)
+            publish_file(part, path)
         except BaseException:
             part.unlink(missing_ok=True)
             raise
@@ -97,19 +86,6 @@ def read_json(path: Path) -> Any:
         raise ConfigError(f"{path}: {error.strerror}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Corrupt(path, found=f"no JSON: {error}", advice="Check that it was copied whole") from None
-
-
-def sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 import structlog
@@ -36,6 +37,7 @@ from ringrift.learning.facts.state import STUDENTS, Block, ConfigState, OpenJob,
 from ringrift.learning.judging.feedback import RatingCurves, config_view
 from ringrift.learning.judging.ratings import rate
 from ringrift.learning.models import ChampionPointers
+from ringrift.learning.plan.evaluation import is_new_request
 from ringrift.learning.plan.orders import (
     ConfigPlan,
     Snapshot,
@@ -66,13 +68,16 @@ from ringrift.learning.plan.trust import (
 )
 from ringrift.learning.requests import (
     ALL,
+    GAMES_PREFIX,
     JOBS,
     RECALL_PREFIX,
     WORKER_PREFIX,
+    GameRequests,
     ReadPauses,
     RecallRequests,
     StandingRequests,
     TrainingJob,
+    WaitingRequests,
     asked_about,
     changes_standing,
     end_gone_trainings,
@@ -178,7 +183,7 @@ class Controller:
         self._held: dict[str, Block] = {}  # kind: why the machine may not take more of it, and until when
         self._pauses_read = ReadPauses()
         self._champions = ChampionPointers(engine.kv)
-        self._recalls = RecallRequests(engine.kv)
+        self._recalls, self._games = RecallRequests(engine.kv), GameRequests(engine.kv)
         self._requests = StandingRequests(engine.kv)
         self._known_aside: dict[str, SetAside] | None = None  # None: what the last run told is not known
         self._ledgers: dict[str, Ledger] = {}
@@ -280,10 +285,11 @@ class Controller:
         self.passes += 1
         await self.take_in_ends()
         # In one read: passes are many, and what is read with each of them is little.
-        asked = (HOLDS, WORK_LEASES, WORKERS, RECALL_PREFIX, WORKER_PREFIX, JOBS)
+        asked = (HOLDS, WORK_LEASES, WORKERS, RECALL_PREFIX, GAMES_PREFIX, WORKER_PREFIX, JOBS)
         around = await self._engine.kv.entries(*asked)
         self._pauses_read, workers = ReadPauses(around), workers_in(around)
         recalls, requests = asked_about(RECALL_PREFIX, around), asked_about(WORKER_PREFIX, around)
+        games = asked_about(GAMES_PREFIX, around)
         await self._note_stages()
         await self._note_health()
         await self._note_training_slots(await held_slots(self._engine.kv, around))
@@ -291,10 +297,12 @@ class Controller:
         await end_gone_trainings(self._engine.kv, self._runtime, under_slots, self._tell_gone)
         for config in self._ledgers:
             if quoted(config) in recalls:
-                await self._take_in_recalls(config)
+                await self._take_in_requests(config, self._recalls, is_new)
             await self._end_jobs_of_recalled(config)
             if quoted(config) in requests:
-                await self._take_in_requests(config)
+                await self._take_in_requests(config, self._requests, changes_standing)
+            if quoted(config) in games:
+                await self._take_in_requests(config, self._games, is_new_request)
             await self._decide(config)
         await self._follow_standing()
         await self._order(workers)
@@ -369,15 +377,6 @@ class Controller:
         cpu_s = None if fact.report is None else fact.report.cpu_s
         self._effort.end(config, job, cpu_s, share=share)
 
-    async def _take_in_recalls(self, config: str) -> None:
-        """Make facts of the recalls that people asked for."""
-        state = self._ledgers[config].state
-        for recall in await self._recalls.waiting(config):
-            if is_new(state, recall):
-                await self._write(config, msgspec.structs.replace(recall, at_s=self._runtime.now_s()))
-                await self._settle()
-            await self._recalls.remove(config, recall)
-
     async def _end_jobs_of_recalled(self, config: str) -> None:
         """End jobs that would learn from recalled games."""
         state = self._ledgers[config].state
@@ -385,14 +384,16 @@ class Controller:
             if has_recalled(state, shards_behind(state, job.order)):
                 await self._engine.queue.cancel(job.job_id, reason="its games were recalled")
 
-    async def _take_in_requests(self, config: str) -> None:
-        """Make facts of what people asked for about workers."""
-        for request in await self._requests.waiting(config):
+    async def _take_in_requests(
+        self, config: str, requests: WaitingRequests[Any], is_new: Callable[[ConfigState, Any, float], bool]
+    ) -> None:
+        """Make facts of what people asked for, as far as that would change anything."""
+        for request in await requests.waiting(config):
             now_s = self._runtime.now_s()
-            if changes_standing(self._ledgers[config].state, request, now_s):
+            if is_new(self._ledgers[config].state, request, now_s):
                 await self._write(config, msgspec.structs.replace(request, at_s=now_s))
                 await self._settle()
-            await self._requests.remove(config, request)
+            await requests.remove(config, request)
 
     def set_aside(self) -> dict[str, SetAside]:
         """The workers that get no work now, whichever config found out about them."""

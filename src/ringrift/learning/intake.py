@@ -196,13 +196,12 @@ class FileIntake:
             await asyncio.to_thread(remove_file, copy.path)
 
     async def _noted(self, state: ConfigState, copy: _Copy, event: RouterEvent) -> bool:
-        if copy.digest in state.shards or copy.digest in state.samples or state.player(copy.digest):
-            return False
+        if known := _known_as(state, copy.digest):
+            if known == event.event_type:
+                return False
+            raise ConfigError(f"{copy.real.name} is {CLAIMS[known][0]}, which the run has")
         kind = _KINDS[event.event_type]
-        first_id = f"{OUTSIDE}-{kind}-{copy.digest[:16]}"
-        # Results leave no file in the state: the matches themselves say which file they came in.
-        if any(match.job_id.startswith(first_id) for match in state.matches):
-            return False
+        first_id = _first_id(kind, copy.digest)
         await asyncio.to_thread(_check_content, kind, copy, self._loop.rules.own_programs)
         order, artifacts, fields = await self._read(kind, state, copy, event.payload)
         job_id = await self._free_id(first_id)
@@ -360,6 +359,24 @@ class FileIntake:
         if known is None or known.result is None:
             # It was paused just now, or another process holds it, which may have died since.
             raise MustWait(f"{job.job_id} could not be noted as done", retry_after_s=LEASE_S)
+
+
+def _first_id(kind: str, digest: str) -> str:
+    return f"{OUTSIDE}-{kind}-{digest[:16]}"
+
+
+def _known_as(state: ConfigState, digest: str) -> str:
+    """The event that would tell of the file as what the run has it; empty if the run has it not."""
+    # Samples of a user stand for their games, too, so they come first.
+    if digest in state.samples:
+        return "NPZ_EXPORT_COMPLETE"
+    if digest in state.shards:
+        return "SELFPLAY_COMPLETE"
+    if state.player(digest):
+        return "TRAINING_COMPLETED"
+    # Results leave no file in the state: the matches themselves say which file they came in.
+    first_id = _first_id("evaluate", digest)
+    return "EVALUATION_COMPLETED" if any(each.job_id.startswith(first_id) for each in state.matches) else ""
 
 
 def _pour(source: BinaryIO, target: BinaryIO) -> tuple[str, int]:

@@ -21,6 +21,7 @@ from ringrift.engine.records import change_record, read_record
 from ringrift.errors import Conflict, Corrupt, DigestMismatch
 from ringrift.files import (
     create_file,
+    file_sha256,
     link_file,
     link_symbolically,
     make_folders,
@@ -272,12 +273,7 @@ def _plain(config: str) -> str:
 
 
 def _holds(wanted: dict[Path, str]) -> bool:
-    return all(path.is_file() and _digest(path) == digest for path, digest in wanted.items())
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return all(path.is_file() and file_sha256(path) == digest for path, digest in wanted.items())
 
 
 def _copy(source: BinaryIO, target: Path, digest: str) -> None:

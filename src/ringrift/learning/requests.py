@@ -7,6 +7,7 @@ the one process that writes facts. Taking one in twice changes nothing.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from ringrift.engine.work_rules import (
     work_lease,
 )
 from ringrift.errors import ConfigError, Conflict, Corrupt, LeaseLost, RevisionMismatch, Unavailable
-from ringrift.learning.facts.facts import Recalled, WorkerResumed, WorkerSetAside
+from ringrift.learning.facts.facts import Noted, Recalled, WorkerResumed, WorkerSetAside
 from ringrift.learning.facts.ledger import quoted
 from ringrift.learning.facts.records import SetAside
 from ringrift.learning.facts.state import ConfigState
@@ -109,10 +110,12 @@ class ReadPauses:
 
 
 # A recall waits under `learning/recall_wish/<config>/<id>` until the control process, or a command that found
-# none running, has made it a fact.
+# none running, has made it a fact; games that were asked for wait under `learning/game_request/<config>/`.
 
 
 RECALL_PREFIX = "learning/recall_wish/"
+GAMES_PREFIX = "learning/game_request/"
+NAME_DIGITS = 16
 
 
 def asked_about(prefix: str, entries: Iterable[Entry]) -> set[str]:
@@ -157,6 +160,17 @@ def _place(config: str, name: str) -> str:
     return f"{quoted(config)}/{quoted(name)}"
 
 
+class GameRequests(WaitingRequests[Noted]):
+    """The games that another process asked for, as the notes that become of them."""
+
+    def __init__(self, kv: KeyValue) -> None:
+        super().__init__(KvRecords(kv, GAMES_PREFIX, Noted), _name_of)
+
+
+def _name_of(note: Noted) -> str:
+    return hashlib.sha256(msgspec.json.encode(note.details)).hexdigest()[:NAME_DIGITS]
+
+
 class RecallRequests(WaitingRequests[Recalled]):
     """The recalls, and withdrawals of recalls, by their ids."""
 
@@ -164,7 +178,7 @@ class RecallRequests(WaitingRequests[Recalled]):
         super().__init__(KvRecords(kv, RECALL_PREFIX, Recalled), lambda recall: recall.recall_id)
 
 
-def is_new(state: ConfigState, recall: Recalled) -> bool:
+def is_new(state: ConfigState, recall: Recalled, _now_s: float = 0.0) -> bool:
     """Whether *recall* would change what the facts say."""
     known = state.recalls.get(recall.recall_id)
     if known is None:

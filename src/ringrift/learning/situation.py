@@ -168,6 +168,11 @@ class Situations:
         """The controller, or None while no run is open in this process."""
         return self._given or self._open.loop
 
+    @property
+    def engine(self) -> Engine | None:
+        """That of the run, to keep what the next process of it goes on from; None for a loop without one."""
+        return self._open.engine
+
     def _source(self) -> RunningLoop | None:
         return self.loop
 

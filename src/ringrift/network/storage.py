@@ -7,7 +7,6 @@ The card carries the digest of the weights, so a model is whole if and only if i
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,6 +19,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ringrift.errors import ArchitectureMismatch, ConfigError, Corrupt, DigestMismatch, GameMismatch
+from ringrift.files import replace_file
 from ringrift.foreign_files.documents import NoDocument, parse_json
 from ringrift.foreign_files.paths import read_regular
 from ringrift.network.architecture import (
@@ -46,8 +46,8 @@ def save_model(net: ResidualNet, card: ModelCard, path: Path) -> ModelCard:
     )
     card = replace(card, sha256=hashlib.sha256(weights).hexdigest())
     path.parent.mkdir(parents=True, exist_ok=True)
-    _write_atomically(path, weights)
-    _write_atomically(card_path(path), write_text(card).encode())
+    replace_file(path, weights, private=False)
+    replace_file(card_path(path), write_text(card).encode(), private=False)
     return card
 
 
@@ -124,23 +124,6 @@ def _require_tensors(path: Path, wanted: dict[str, Tensor], found: dict[str, Ten
             raise ArchitectureMismatch(str(path), field=f"tensor {name}", wanted=want, found=have)
         if not torch.isfinite(found[name]).all():
             raise Corrupt(path, found=f"tensor {name} holds numbers not finite", advice="Take an older model")
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 # Begin a new network with what fits of another one, which may be of another game or number of players.

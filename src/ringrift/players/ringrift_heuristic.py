@@ -5,7 +5,7 @@ over it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from math import isfinite, tanh
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -453,12 +453,6 @@ class Weights:
             raise ConfigError(f"heuristic: the weight of {wrong[0]} is {values[wrong[0]]!r}, not a number")
         return cls(**values)
 
-    @classmethod
-    def from_array(cls, values: npt.NDArray[np.float64]) -> Weights:
-        if values.shape != (len(FEATURE_NAMES),):
-            raise ConfigError(f"heuristic: {len(FEATURE_NAMES)} weights are needed, not {values.shape}")
-        return cls(**{field.name: float(value) for field, value in zip(fields(cls), values, strict=True)})
-
 
 def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
@@ -495,14 +489,6 @@ def judge_batch(states: Words, t: Table, weights: Floats, out: Floats) -> None:
     for game in range(states.shape[0]):
         read_features(states[game], t, work, features)
         compare(features @ weights, out[game])
-
-
-@cached_kernel(FINGERPRINT)
-def features_batch(states: Words, t: Table, out: Features) -> None:
-    """Features of every game, games x (players + 1) x features."""
-    work = np.empty(3 * cells(t), dtype=np.int64)
-    for game in range(states.shape[0]):
-        read_features(states[game], t, work, out[game])
 
 
 # A short search over somebody's judgment of positions.

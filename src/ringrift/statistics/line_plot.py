@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from itertools import compress
 from math import floor, isfinite, log10
 from types import MappingProxyType
 
@@ -35,7 +36,10 @@ def line_plot(
     *notes* say something of each point of a series, shown when it is pointed at. *x_ticks* are what is
     written below instead of round numbers.
     """
-    kept = {name: [each for each in points if all(map(isfinite, each))] for name, points in series.items()}
+    kept, said = dict[str, Points](), dict[str, Sequence[str]]()
+    for name, points in series.items():
+        finite = [all(map(isfinite, each)) for each in points]
+        kept[name], said[name] = list(compress(points, finite)), list(compress(notes.get(name, ()), finite))
     drawn = {name: [part for part in band if all(map(isfinite, part))] for name, band in bands.items()}
     everything = [point for points in kept.values() for point in points]
     everything += [(x, y) for band in drawn.values() for x, *ends in band for y in ends]
@@ -69,7 +73,7 @@ def line_plot(
             outline = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in edge)
             parts.append(f'<polygon points="{outline}" fill="{color}" fill-opacity="0.14"/>')
         placed = [(across(x), down(y)) for x, y in points]
-        parts += _drawn_line(placed, notes.get(name, ()), color)
+        parts += _drawn_line(placed, said[name], color)
         parts.append(_text(WIDTH - RIGHT + 14, TOP + 14 + 18 * number, name, color=color))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '

@@ -455,37 +455,6 @@ class _Problem:
 # --- ratings ------------------------------------------------------------------------------------------
 
 
-# Ratings from games between two: Bradley and Terry's model, all results at once.
-
-
-@dataclass(frozen=True, slots=True)
-class PairResult:
-    """Games between two, counted for the first. A draw is half a win for each."""
-
-    first: str
-    second: str
-    wins: float
-    draws: float
-    losses: float
-
-    def contest(self) -> Contest:
-        half = self.draws / 2
-        return Contest((self.first, self.second), (1, 1), (self.wins + half, self.losses + half))
-
-
-def rate_pairs(
-    results: Iterable[PairResult],
-    *,
-    fixed: Mapping[str, float],
-    priors: Mapping[str, Prior] | None = None,
-    order: Sequence[str] = (),
-    equal_results: float = EQUAL_RESULTS,
-) -> dict[str, Estimate]:
-    """Ratings of all who are linked to somebody *fixed* or with a prior; *fixed* ratings stay exactly."""
-    contests = (each.contest() for each in results)
-    return fit(contests, fixed=fixed, priors=priors, order=order, equal_results=equal_results).estimates
-
-
 # Ratings from placings of several: Plackett and Luce's model, all results at once.
 #
 # The first place goes to one of all, the second to one of the rest, and so on; each time with a chance in
@@ -510,19 +479,6 @@ class Ranking:
                     tuple(float(left[member]) for member in members),
                     tuple(self.count if member == chosen else 0.0 for member in members),
                 )
-
-
-def rate_rankings(
-    rankings: Iterable[Ranking],
-    *,
-    fixed: Mapping[str, float],
-    priors: Mapping[str, Prior] | None = None,
-    order: Sequence[str] = (),
-    equal_results: float = EQUAL_RESULTS,
-) -> dict[str, Estimate]:
-    """Ratings of all who are linked to somebody *fixed* or with a prior; *fixed* ratings stay exactly."""
-    contests = (contest for ranking in rankings for contest in ranking.contests())
-    return fit(contests, fixed=fixed, priors=priors, order=order, equal_results=equal_results).estimates
 
 
 def rankings_among_copies(one: str, others: str, places: Sequence[int]) -> list[Ranking]:

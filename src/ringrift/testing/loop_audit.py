@@ -8,7 +8,6 @@ that is not noted, a pointer one change behind) must be made good once the loop 
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 from ringrift.engine.encoding import is_digest
 from ringrift.engine.leases import LEASE_PREFIX
 from ringrift.engine.ports import Engine, WorkItem, WorkState
+from ringrift.files import file_sha256
 from ringrift.learning.controller import ORDERS_AT_ONCE
 from ringrift.learning.facts.facts import AnyFact, Blocked, JobEnded, JobIssued, Promoted, RolledBack
 from ringrift.learning.facts.ledger import read_facts
@@ -180,7 +180,7 @@ class LoopAudit:
                 if artifact.digest in self._whole:  # files never change: reading each once is enough
                     continue
                 path = await self.engine.blobs.path(artifact.digest)
-                if path is None or _digest(path) != artifact.digest:
+                if path is None or file_sha256(path) != artifact.digest:
                     self._wrong(f"{artifact.name} of {fact.job_id} is missing or damaged")
                     continue
                 self._whole.add(artifact.digest)
@@ -282,9 +282,4 @@ async def wrong_times(
 def damaged_blobs(folder: Path) -> list[str]:
     """Files that can be seen under the name of a digest and have another one."""
     seen = (path for path in folder.rglob("*") if path.is_file() and ".incoming" not in path.parts)
-    return [path.name for path in seen if is_digest(path.name) and _digest(path) != path.name]
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return [path.name for path in seen if is_digest(path.name) and file_sha256(path) != path.name]

@@ -690,6 +690,8 @@ def check_resources(ask: Question, limits: TaskLimits) -> SpawnVerdict | None:
         return refusal
     if (refusal := check_memory_warning(ask, limits)) is not None:
         return refusal
+    if seen.cpu_percent is None:
+        return None
     others_percent = seen.cpu_percent - 100.0 * ours / seen.cores
     if others_percent >= limits.cpu_percent_max:
         return refuse(f"other programs use {others_percent:.0f} % of the processor")

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 import msgspec
 
 from ringrift.errors import ConfigError
+from ringrift.foreign_files.paths import parse_config_key
 from ringrift.work.worker.records import WorkerRecord
 
 # Whose turn it is: configs share the processor time of the workers, by one score each.
@@ -149,7 +150,6 @@ LARGE_BOARDS = frozenset({"square19", "hexagonal"})
 GAMES_NEEDED_MAX = 500_000
 
 _GAMES = "ringrift.games"
-PLAYERS_MIN, PLAYERS_MAX = 2, 4
 _BY_GAMES = ((100, 64), (500, 150), (1000, 300))
 _BY_RATING = ((1800.0, 3200), (1600.0, 1600))
 _BUDGET_GROWN = 800
@@ -174,11 +174,12 @@ def split_whole(total: int, weights: Mapping[str, float], *, least: int = 0) -> 
 
 
 def split_config(config: str) -> tuple[str, int | None]:
-    """Split `square8_2p`; a key without a number of players, as families of games have, is all board."""
-    board, _, seats = config.rpartition("_")
-    if board and seats.endswith("p") and seats[:-1].isdecimal():
-        return board, int(seats[:-1])
-    return config, None
+    """Split `square8_2p`; what is no such key, as those of families of games, is all board."""
+    try:
+        key = parse_config_key(config)
+    except ConfigError:
+        return config, None
+    return key.board, key.players
 
 
 def board_and_players(config: str) -> tuple[str, int]:
@@ -192,22 +193,21 @@ def check_config(key: str) -> None:
 
     Only the names of games are read and none is loaded, so what else a game demands, its jobs say.
     """
-    boards = _boards()
+    boards = known_boards()
     family, colon, _ = key.partition(":")
     if colon and family in boards:
         return
-    board, _ = split_config(key)
-    allowed = [f"{board}_{number}p" for number in range(PLAYERS_MIN, PLAYERS_MAX + 1)]
-    if board not in boards or key not in allowed:
+    board, players = split_config(key)
+    if players is None or board not in boards:
         raise ConfigError(f"{key!r} is no config; {known_configs()}")
 
 
 def known_configs() -> str:
-    boards = ", ".join(f"{name}:GAME" if name == "open_spiel" else f"{name}_2p" for name in _boards())
+    boards = ", ".join(f"{name}:GAME" if name == "open_spiel" else f"{name}_2p" for name in known_boards())
     return f"there are {boards} (RingRift's boards also with _3p and _4p)"
 
 
-def _boards() -> list[str]:
+def known_boards() -> list[str]:
     return sorted({point.name for point in entry_points(group=_GAMES)})
 
 

@@ -95,6 +95,75 @@ def test_the_doctor_names_what_a_stopped_daemon_leaves_undone_until_it_is_starte
     assert findings() == []
 
 
+def test_a_second_stop_keeps_the_reason_and_says_that_it_was_stopped_already():
+    write_status(SampleRun())
+    ringrift("daemons", "stop", "auto_export", "--reason", "the disk is slow")
+    first = row("auto_export")["request"]
+    told = ringrift("daemons", "stop", "auto_export").stdout
+    assert "it was stopped already" in told
+    assert "the disk is slow" in told
+    assert row("auto_export")["request"] == first
+    told = json.loads(ringrift("daemons", "stop", "auto_export", "--reason", "it is full", "--json").stdout)
+    assert (told["already"], told["reason"], told["at_s"]) == (True, "it is full", first["at_s"])
+
+
+def test_an_alias_says_of_what_with_and_without_a_run(data, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    aliases = {spec.daemon_type.value: spec for spec in product_registry() if spec.deprecated_for is not None}
+
+    def shown():
+        rows = {line.split()[0]: line for line in ringrift("daemons").stdout.splitlines() if line.strip()}
+        return {name: rows[name] for name in aliases}
+
+    with MasterLoopGuard(profile="standard"):
+        live = shown()
+    for name, line in [*shown().items(), *live.items()]:
+        assert f"{aliases[name].deprecated_for} " in line.partition(name)[2], line
+    assert "auto_sync under another name; the profile standard does not have it" in live["sync_coordinator"]
+    rows = json.loads(ringrift("daemons", "--json").stdout)["daemons"]
+    assert {name: rows[name]["deprecated_for"] for name in rows} == {
+        name: aliases[name].deprecated_for.value if name in aliases else None for name in rows
+    }
+
+
+def test_an_alias_that_nobody_started_is_not_there_to_be_stopped():
+    write_status(SampleRun())
+    refused = ringrift("daemons", "stop", "unified_promotion")
+    assert refused.exit_code == 2
+    assert "`ringrift daemons stop auto_promotion` stops both" in refused.stderr
+    assert in_engine(lambda engine: DaemonRequests(engine.kv).all()) == {}
+    ringrift("daemons", "start", "unified_promotion")
+    assert ringrift("daemons", "stop", "unified_promotion").exit_code == 0
+    assert in_engine(lambda engine: DaemonRequests(engine.kv).stops()) == {}
+
+
+def test_what_an_alias_shows_of_its_original_is_how_that_is_now(data, monkeypatch):
+    """A live run keeps for an alias why it was refused, which may be long ago."""
+    sample = {name: {"state": "stopped"} for name in ("auto_promotion", "unified_promotion")}
+    sample["unified_promotion"]["last_error"] = "deprecated: auto_promotion does the same and is running"
+    monkeypatch.setattr("ringrift.cli.processes.running_status", lambda: {"daemons": sample})
+    write_status(SampleRun())
+    ringrift("daemons", "stop", "auto_promotion", "--reason", "z")
+    told = row("unified_promotion")["reason"]
+    assert told.startswith("auto_promotion does the same and is stopped by ")
+    assert told.endswith(": z")
+    ringrift("daemons", "start", "auto_promotion")
+    sample["auto_promotion"]["state"] = "running"
+    assert row("unified_promotion")["reason"] == "auto_promotion does the same and is running"
+
+
+def test_explain_names_stopped_daemons_of_which_no_stage_speaks():
+    write_status(SampleRun())
+    ringrift("daemons", "stop", "dlq_retry", "--reason", "a letter is looked at")
+    told = ringrift("explain", "square8_2p")
+    assert told.exit_code == 0
+    assert "DLQ_RETRY is stopped: " in told.stdout
+    assert "a letter is looked at (since " in " ".join(told.stdout.split())
+    assert "retries failed deliveries" in " ".join(told.stdout.split())
+    found = json.loads(ringrift("explain", "square8_2p", "--json").stdout)
+    assert list(found["stopped"]) == ["dlq_retry"]
+
+
 def test_stopping_what_the_machine_lives_by_says_what_that_means():
     write_status(SampleRun())
     assert "nothing is decided" in ringrift("daemons", "stop", "DATA_PIPELINE").stdout

@@ -307,6 +307,19 @@ def test_the_champion_is_exported_whole_with_its_card(tmp_path):
     assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".json", ".safetensors"]
 
 
+def test_an_exported_model_is_on_the_disk_when_it_has_its_name(tmp_path, monkeypatch):
+    write_models("square8_2p")
+    sync, synced = os.fsync, set()
+
+    def noted(descriptor):
+        synced.add(os.fstat(descriptor).st_ino)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    written = answer("models", "export", "square8_2p", str(tmp_path / "out"))
+    assert {os.stat(path).st_ino for path in written.values()} <= synced
+
+
 def test_without_a_champion_export_says_what_to_name():
     write_models("square8_2p", promoted=0)
     refused = ringrift("models", "export", "square8_2p", "out", code=2)

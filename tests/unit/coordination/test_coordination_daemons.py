@@ -30,9 +30,12 @@ from ringrift.coordination.daemon_lifecycle import (
 from ringrift.coordination.daemon_manager import get_daemon_manager
 from ringrift.coordination.daemon_metrics import get_all_daemon_metrics, get_daemon_metrics
 from ringrift.coordination.daemon_stats import collect_daemon_stats, get_daemon_stats
+from ringrift.coordination.sync_base import SyncDaemonBase
+from ringrift.daemons.running import EntryPoint
 from ringrift.daemons.types import DaemonState, DaemonType
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
+from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.status import CoordinatorStatus
 
 ROUTER = DaemonType.EVENT_ROUTER
@@ -112,6 +115,27 @@ def test_every_entry_point_leads_to_a_function():
         assert callable(get_factory_implementation(daemon_type))
     with pytest.raises(ConfigError, match="not built yet"):
         get_factory_implementation(DaemonType.NODE_RECOVERY)
+
+
+class OwnSync(SyncDaemonBase):
+    """A sync of a user's own."""
+
+    async def _run_cycle(self):
+        """Nothing to do."""
+
+
+@pytest.mark.parametrize(
+    "made_by",
+    [
+        "ringrift.coordination.sync_coordinator:AutoSyncDaemon",
+        "ringrift.coordination.training_activity_daemon:TrainingActivityDaemon",
+        f"{__name__}:OwnSync",
+    ],
+)
+async def test_a_daemon_hears_through_the_router_that_it_is_handed_also_among_its_further_keywords(made_by):
+    own = UnifiedEventRouter()
+    offered = {"router": own, "manager": None, "name": "own_sync", "interval_s": 5.0}
+    assert (await EntryPoint(made_by, offered)()).router is own
 
 
 # --- adapters -------------------------------------------------------------------------------------------

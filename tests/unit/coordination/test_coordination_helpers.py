@@ -70,8 +70,10 @@ def test_without_a_store_it_says_unknown_and_never_yes(no_store):
 
 
 def test_a_mistake_of_the_caller_is_raised():
-    with pytest.raises(ValueError, match="nobody"):
-        helpers.acquire_orchestrator_role_safe("nobody")
+    for call in (helpers.acquire_orchestrator_role_safe, helpers.release_orchestrator_role_safe):
+        for wrong in ("training", 5, None):
+            with pytest.raises(ConfigError, match=r"role is .*; it must be one of .*training_loop"):
+                call(wrong)
 
     def refuse():
         raise ConfigError("2 is too many")

@@ -86,6 +86,12 @@ def test_the_audit_accepts_this_version_and_leaves_no_file():
     assert not get_settings().data_dir.exists() or not any(get_settings().data_dir.iterdir())
 
 
+def test_nothing_is_sent_before_somebody_can_hear_it():
+    """Only what is there to be read in the log needs no listener."""
+    orphans = {entry.name: entry.reason for entry in audit_wiring().orphans}
+    assert {name: why for name, why in orphans.items() if "internal" not in why} == {}
+
+
 def test_a_subscription_that_is_forgotten_is_found(monkeypatch):
     less = tuple(event for event in UnifiedHealthManager.subscribes if event != "DLQ_EVENTS_PURGED")
     monkeypatch.setattr(UnifiedHealthManager, "subscribes", less)

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 from daemons_kit import Steady, in_simulation, make_manager, rows
 
@@ -24,6 +25,12 @@ from ringrift.testing.simulation import SimulatedRuntime
 
 BASE, NEEDS_IT = DaemonType.SELFPLAY_COORDINATOR, DaemonType.QUEUE_POPULATOR
 OTHER = DaemonType.AUTO_EXPORT
+ORIGINAL, ALIAS, COUNTS_ON_IT = (
+    DaemonType.AUTO_PROMOTION,
+    DaemonType.UNIFIED_PROMOTION,
+    DaemonType.MODEL_DISTRIBUTION,
+)
+NEEDS = {NEEDS_IT: [BASE], COUNTS_ON_IT: [ORIGINAL]}
 
 
 class NeverReady(Steady):
@@ -41,15 +48,14 @@ class Run:
         self.daemons = {}
 
     @asynccontextmanager
-    async def alive(self, **factories):
+    async def alive(self, started=(BASE, NEEDS_IT), **factories):
         manager = make_manager(runtime=self.runtime, registry=rows(*self._specs()))
-        for daemon in (BASE, NEEDS_IT, OTHER):
+        for daemon in (BASE, NEEDS_IT, OTHER, ORIGINAL, ALIAS, COUNTS_ON_IT):
             self.daemons[daemon] = factories.get(daemon.value, Steady())
-            needs = [BASE] if daemon is NEEDS_IT else []
-            manager.register_factory(daemon, self.daemons[daemon], depends_on=needs)
+            manager.register_factory(daemon, self.daemons[daemon], depends_on=NEEDS.get(daemon, []))
         carrier = RequestCarrier(self.kv, manager, self.runtime)
         await carrier.before_start()
-        await manager.start_all([BASE, NEEDS_IT])
+        await manager.start_all(started)
         carrying = asyncio.create_task(carrier.run())
         try:
             yield manager
@@ -59,7 +65,10 @@ class Run:
             await manager.shutdown()
 
     def _specs(self):
-        return [DaemonSpec(daemon_type=daemon) for daemon in (BASE, NEEDS_IT, OTHER)]
+        others = [
+            DaemonSpec(daemon_type=daemon) for daemon in (BASE, NEEDS_IT, OTHER, ORIGINAL, COUNTS_ON_IT)
+        ]
+        return [*others, DaemonSpec(daemon_type=ALIAS, deprecated_for=ORIGINAL)]
 
     async def ask(self, daemon, want, reason=""):
         """Ask, and return the answer of the run."""
@@ -148,6 +157,96 @@ def test_a_start_that_fails_is_answered_with_the_error():
     in_simulation(main)
 
 
+def test_an_alias_is_no_way_round_the_stop_of_its_original_and_says_why():
+    async def main():
+        run = Run()
+        async with run.alive([ORIGINAL]) as manager:
+            await run.ask(ORIGINAL, DaemonVerb.STOP, "z")
+            refused = (await run.ask(ALIAS, DaemonVerb.START)).problem
+            assert "auto_promotion does the same and is not up (stopped by a person: anna, z)" in refused
+            assert "start auto_promotion instead" in refused
+            assert run.daemons[ALIAS].lives == 0
+            await run.ask(ORIGINAL, DaemonVerb.START)
+            assert manager.is_running(ORIGINAL)
+            refused = (await run.ask(ALIAS, DaemonVerb.START)).problem
+            assert refused == "deprecated: auto_promotion does the same and is running"
+
+    in_simulation(main)
+
+
+def test_a_stop_of_a_name_under_which_nothing_runs_stops_nothing_and_says_what_to_stop():
+    async def main():
+        run = Run()
+        async with run.alive([ORIGINAL]) as manager:
+            refused = await run.ask(ALIAS, DaemonVerb.STOP, "not wanted")
+            assert refused.problem == (
+                "it does not run; auto_promotion does the same, so "
+                "`ringrift daemons stop auto_promotion` stops that"
+            )
+            assert manager.is_running(ORIGINAL)
+            assert await run.requests.stops() == {}, "and the doctor finds nothing"
+        # What an earlier version carried out, though it stopped nothing, is taken back by the next run.
+        await run.kv.delete(REQUESTS + ALIAS.value)
+        stood = DaemonRequest(daemon=ALIAS.value, want=DaemonVerb.STOP, by="anna", at_s=1.0, done_s=2.0)
+        await run.requests.ask(stood)
+        async with run.alive([ORIGINAL]):
+            await run.runtime.sleep(1)
+            assert await run.requests.stops() == {}
+        await run.kv.delete(REQUESTS + ALIAS.value)
+        # Where somebody has started the alias, the stop of the original would stop nothing.
+        async with run.alive([BASE]) as manager:
+            await run.ask(ALIAS, DaemonVerb.START)
+            assert (
+                "`ringrift daemons stop unified_promotion`"
+                in (await run.ask(ORIGINAL, DaemonVerb.STOP)).problem
+            )
+            assert manager.is_running(ALIAS)
+            assert (await run.ask(ALIAS, DaemonVerb.STOP)).problem == ""
+            assert (await run.requests.stops()).keys() == {ALIAS.value}
+            assert run.daemons[ALIAS].alive == 0
+            await run.ask(ORIGINAL, DaemonVerb.START)
+            assert "is running" in (await run.ask(ALIAS, DaemonVerb.START)).problem
+            await run.runtime.sleep(60)
+            assert (run.daemons[ORIGINAL].alive, run.daemons[ALIAS].alive) == (1, 0)
+
+    in_simulation(main)
+
+
+def test_of_two_names_one_runs_in_whichever_order_they_are_started_and_others_count_on_either():
+    async def main():
+        run = Run()
+        async with run.alive([BASE]) as manager:
+            assert await manager.start(ALIAS)
+            assert not await manager.start(ORIGINAL)
+            assert "unified_promotion does the same and is running; stop unified_promotion first" in str(
+                manager.get_status()[ORIGINAL].last_error
+            )
+            results = await manager.start_all([ORIGINAL, COUNTS_ON_IT])
+            assert results == {ORIGINAL: False, COUNTS_ON_IT: True}
+            await manager.stop(ALIAS)
+            assert run.daemons[ALIAS].alive == run.daemons[ORIGINAL].lives == 0
+            assert await manager.start(ORIGINAL)
+
+    in_simulation(main)
+
+
+def test_a_stop_of_what_is_stopped_keeps_who_stopped_it_why_and_since_when():
+    async def main():
+        run = Run()
+        async with run.alive() as manager:
+            first = await run.ask(BASE, DaemonVerb.STOP, "the board is needed")
+            await run.runtime.sleep(60)
+            bare = DaemonRequest(daemon=BASE.value, want=DaemonVerb.STOP, by="bert", at_s=run.runtime.now_s())
+            assert await run.requests.answer(bare, run.runtime) == first
+            assert "anna, the board is needed" in manager.why_resting(BASE, STOPPED_BY_PERSON)
+            again = msgspec.structs.replace(bare, reason="the disk is full")
+            done = await run.requests.answer(again, run.runtime)
+            assert (done.at_s, done.by, done.reason) == (first.at_s, "bert", "the disk is full")
+            assert "bert, the disk is full" in manager.why_resting(BASE, STOPPED_BY_PERSON)
+
+    in_simulation(main)
+
+
 def test_what_is_no_request_keeps_nobody_from_being_heard():
     async def main():
         run = Run()
@@ -177,3 +276,10 @@ def test_every_daemon_says_what_it_means_to_do_without_it(spec):
 
 def test_the_loops_own_daemon_says_that_nothing_is_decided():
     assert "nothing is decided" in what_it_means("data_pipeline")
+
+
+def test_who_counts_on_a_daemon_is_named_unless_it_is_an_alias_or_down_itself():
+    assert "auto_promotion, model_distribution count on it" in what_it_means("evaluation")
+    told = what_it_means("evaluation", {"auto_promotion"})
+    assert "auto_promotion" not in told
+    assert "model_distribution counts on it and goes on without it" in told

@@ -15,7 +15,7 @@ from ringrift.data.artifacts import Artifact, ArtifactKind, Receipt
 from ringrift.data.config import AutoSyncConfig, DataNode, DataNodes
 from ringrift.data.kv_records import DECISIONS_MAX, DecisionLog
 from ringrift.data.manifest.store import Copies, CopyView
-from ringrift.data.protection.deletion import Deleter, DeletionRules, Inheritance, may_delete, tombstone_rows
+from ringrift.data.protection.deletion import Deleter, DeletionRules, Inheritance, may_delete
 from ringrift.data.protection.distribution import DistributionState
 from ringrift.data.protection.promises import KeepRequest
 from ringrift.data.protection.records import DeletionRecords, GivenUp, GivingUp, Successor, Tombstone
@@ -131,9 +131,9 @@ async def test_a_deletion_leaves_a_tombstone_and_a_decision_with_its_reason():
     done = await Deleter(world.planes["a"]).delete(artifact, why="the disk is full", by="disk")
     assert done.bytes_freed == 5
     assert await world.holders(artifact) == {"b", "c"}
-    rows = tombstone_rows(await world.planes["b"].tombstones())
-    assert [(row["node"], row["state"], row["by"]) for row in rows] == [("a", "deleted", "disk")]
-    assert rows[0]["reason"] == "the disk is full; 2 nodes looked now and keep it: b, c"
+    gone = (await world.planes["b"].tombstones())[artifact.digest].nodes
+    assert {node: (each.state, each.by) for node, each in gone.items()} == {"a": ("deleted", "disk")}
+    assert gone["a"].reason == "the disk is full; 2 nodes looked now and keep it: b, c"
     world.runtime.advance(1.0)
     kept = await Deleter(world.planes["b"]).delete(artifact, why="the disk is full", by="disk")
     assert not kept.verdict.allowed

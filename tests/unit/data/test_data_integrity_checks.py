@@ -226,6 +226,15 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
+def test_writes_of_one_file_in_one_thread_do_not_wait_for_each_other(tmp_path):
+    path = tmp_path / "file"
+    with atomic_file_write(path) as first, atomic_file_write(path) as second:
+        first.write(b"first")
+        second.write(b"second")
+    assert path.read_bytes() == b"first", "whoever ends last has the last word"
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_row_10_snapshots_of_a_database_under_writing_are_sound_and_of_one_moment(tmp_path):
     path = tmp_path / "live.db"
     db = sqlite3.connect(path, isolation_level=None)

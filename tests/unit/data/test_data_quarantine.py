@@ -91,7 +91,7 @@ async def test_a_receiver_that_reads_again_moves_no_file_that_came_since(tmp_pat
     intake = Intake(folder, index, node="a", now_s=lambda: 1.0, reserve_bytes=0)
     fresh = tmp_path / "fresh"
     fresh.write_bytes(SOUND)
-    digest = sqlite_blobs.digest_of(fresh)
+    digest = sqlite_blobs.file_sha256(fresh)
     place = folder.place(digest)
     place.parent.mkdir(parents=True)
     place.write_bytes(DAMAGED)

@@ -1,6 +1,7 @@
 """Which transfer is let in, and which transport is tried first."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
@@ -13,15 +14,19 @@ from ringrift.testing.simulation import SimulatedRuntime, simulate
 def test_never_more_at_once_than_the_limits_allow_whoever_gives_up():
     runtime = SimulatedRuntime(seed=3)
     gates = TransferGates(GateLimits(total=4, per_node=2))
-    seen, refused, cut = [], [], []
+    seen, refused, cut, inside = [], [], [], Counter()
 
     async def one(number):
         node = f"node{number % 3}"
         try:
             async with asyncio.timeout(runtime.rng.choice([2.0, 20.0, 500.0])):
                 async with gates.entered(node, priority=TransferPriority.NORMAL, wait_s=15):
-                    seen.append((gates.active, gates.active_at(node)))
-                    await runtime.sleep(runtime.rng.uniform(0.1, 5))
+                    inside[node] += 1
+                    seen.append((gates.active, inside[node]))
+                    try:
+                        await runtime.sleep(runtime.rng.uniform(0.1, 5))
+                    finally:
+                        inside[node] -= 1
         except TransferRefused:
             refused.append(number)
         except TimeoutError:

@@ -225,7 +225,7 @@ def test_a_transfer_cut_short_by_the_clock_is_no_mark_against_the_transport():
         large = await world.make(bytes(20 << 20))
         world.http.chunk_s = 20.0
         await world.transfers.send("there", [large], timeout_s=50)
-        assert world.transfers.transports_to("there") == ["http", "rsync"]
+        assert world.ranked("there") == ["http", "rsync"]
         assert world.transfers.health.track("there", "http").breaker.failures == 0
 
     in_transfer_world(scenario)
@@ -251,7 +251,7 @@ def test_a_full_disk_there_is_not_tried_by_other_ways():
         with pytest.raises(StorageFull):
             await world.transfers.send("there", [card])
         assert world.rsync.calls == []
-        assert world.transfers.transports_to("there") == ["http", "rsync"]
+        assert world.ranked("there") == ["http", "rsync"]
 
     in_transfer_world(scenario)
 

@@ -163,6 +163,11 @@ class TransferWorld:
     async def copies(self, card):
         return sorted(receipt.node for receipt in await self.manifest.copies(card.digest))
 
+    def ranked(self, node):
+        """The transports that are not held back for a node, best first."""
+        now_s = self.runtime.monotonic_s()
+        return self.transfers.health.ranked(node, ["rsync", "http"], now_s=now_s)
+
     def heard(self, event):
         return [payload for name, payload in self.said if name == event]
 

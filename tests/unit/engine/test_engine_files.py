@@ -273,8 +273,14 @@ async def test_half_made_files_of_dead_processes_are_removed(config, opened):
     config.database.parent.mkdir()
     dead = config.database.with_name(f"c.db.making-{2**22 + 5}-ab")
     dead.write_bytes(b"half")
+    ended = subprocess.Popen([sys.executable, "-c", ""])  # nobody has fetched its exit code yet
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+    unfetched = config.database.with_name(f"c.db.making-{ended.pid}-cd")
+    unfetched.write_bytes(b"half")
     await opened(config)
     assert not dead.exists()
+    assert not unfetched.exists()
+    ended.wait()
 
 
 @pytest.fixture

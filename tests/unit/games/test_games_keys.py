@@ -6,8 +6,10 @@ from importlib.metadata import distributions
 import pytest
 
 from ringrift.errors import ConfigError
+from ringrift.foreign_files.paths import ConfigKey, parse_config_key
 from ringrift.games import registry
-from ringrift.games.registry import ConfigKey, game_names, load_game, parse_config_key
+from ringrift.games.registry import game_names, load_game
+from ringrift.work.shares import split_config
 
 
 @pytest.mark.parametrize("board", ["square8", "hex8", "square19", "hexagonal", "connect_four"])
@@ -26,6 +28,8 @@ WRONG_PLAYERS = [
     "square8_5p",
     "square8_02p",
     "square8_-2p",
+    "square8_٣p",
+    "square8_9p",
 ]
 WRONG_SPELLING = [
     "",
@@ -43,6 +47,7 @@ WRONG_SPELLING = [
 def test_anything_else_is_refused(text):
     with pytest.raises(ConfigError):
         parse_config_key(text)
+    assert split_config(text) == (text, None)
 
 
 @pytest.mark.parametrize("key", ["square9_2p", "square8_2p_2p", "chess_2p", "open_chess:blitz"])

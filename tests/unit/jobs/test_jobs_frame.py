@@ -16,9 +16,10 @@ import pytest
 from jobs_samples import run as run_kind
 
 from ringrift.errors import ConfigError, Conflict, Corrupt, StorageFull, Unavailable
+from ringrift.files import file_sha256
 from ringrift.jobs.evaluation.evaluate import EVALUATE
 from ringrift.jobs.evaluation.tournament import TOURNAMENT
-from ringrift.jobs.files import alone, describe, file_sha256, scratch_database, seal_json, sealing
+from ringrift.jobs.files import alone, describe, scratch_database, seal_json, sealing
 from ringrift.jobs.frame import PROGRESS_EVERY_S, JobSpec, Outcome, Params, cpu_seconds, parse_params, run_job
 from ringrift.jobs.kinds import KINDS, ExitCode, job_main
 from ringrift.jobs.selfplay.selfplay import SELFPLAY

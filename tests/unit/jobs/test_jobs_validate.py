@@ -199,6 +199,28 @@ def test_a_damaged_shard_does_not_keep_others_from_being_checked(tmp_path, shard
     assert (code, result["accepted"], len(result["damaged"])) == (4, 8, 1)
 
 
+@pytest.mark.parametrize("winner", ["NULL", "winner"])
+def test_a_foreign_shard_with_a_game_twice_does_not_keep_others_from_being_checked(tmp_path, shard, winner):
+    """Its table need not have a key, and the rows of one id may differ where a value may be null."""
+    foreign = tmp_path / "foreign.shard.db"
+    shutil.copy(shard, foreign)
+    with sqlite3.connect(foreign) as db:
+        [declared] = db.execute("SELECT sql FROM sqlite_schema WHERE name = 'games'").fetchone()
+        keyless = declared.replace("TEXT PRIMARY KEY", "TEXT").replace("WITHOUT ROWID", "")
+        rows = db.execute("SELECT * FROM games").fetchall()
+        marks = ", ".join("?" * len(rows[0]))
+        db.execute("DROP TABLE games")
+        db.execute(keyless)
+        db.executemany(f"INSERT INTO games VALUES ({marks})", rows)
+        db.execute(f"INSERT INTO games SELECT * FROM games WHERE game_id = {FIRST}")
+        db.execute(f"UPDATE games SET winner = {winner} WHERE rowid = (SELECT max(rowid) FROM games)")
+        db.execute("UPDATE schema_metadata SET value = '9' WHERE key = 'games'")
+    db.close()
+    code, result = validate(foreign, shard)
+    assert (code, result["status"], result["accepted"]) == (4, "data_refused", 8)
+    assert [each["shard"] for each in result["damaged"]] == [str(foreign)]
+
+
 def test_a_missing_shard_is_wrong_input(tmp_path):
     code, result = validate(tmp_path / "none.db")
     assert (code, result["status"]) == (2, "wrong_input")

@@ -31,10 +31,12 @@ from ringrift.coordination.metrics_analysis_orchestrator import (
     wire_metrics_events,
 )
 from ringrift.coordination.quality_monitor_daemon import QualityMonitorDaemon
+from ringrift.engine.memory import memory_engine
 from ringrift.events.catalog.table import CATALOG
 from ringrift.events.event import RouterEvent
 from ringrift.learning.facts.facts import PRICE_TOPIC, Noted
 from ringrift.learning.plan.training_data import freshness_of
+from ringrift.learning.situation import OpenRun, Situations
 from ringrift.learning.tuning import TOPIC as TUNED
 from ringrift.learning.tuning import tuned_rules
 from ringrift.testing.simulation import SimulatedRuntime, simulate
@@ -190,6 +192,42 @@ def test_the_age_of_games_counts_from_when_they_were_made_and_each_shard_once():
     assert (later.games, later.is_fresh) == (0, False)
     assert "25.0 hours old" in later.reason
     assert freshness_of(story.state, now_s=0.0).age_s == 0.0  # a clock that was set back
+
+
+@pytest.mark.parametrize("make", [FeedbackLoopController, GauntletFeedbackController, ArchitectureFeedback])
+def test_what_was_said_before_a_restart_is_not_said_again_and_what_changed_meanwhile_is(make):
+    async def scenario():
+        runtime, kept = SimulatedRuntime(), OpenRun()
+        run, kept.engine = Run(), memory_engine(runtime)
+
+        async def told_by_a_process():
+            ear, kept.loop = Ear(), run
+            daemon = make(router=ear.router, runtime=runtime, situations=Situations(run=kept))
+            await daemon.start()
+            await runtime.sleep(601.0)
+            await daemon.stop()
+            return {(name, payload.get("param_name")): payload for name, payload in ear.events}
+
+        story = run.story
+        checked_shard(story, games=200, quality=0.3)
+        story.evaluate(trained_model(story), "random", wins=20, losses=20)
+        assert await told_by_a_process()
+        assert await told_by_a_process() == {}
+        checked_shard(story, games=20_000, quality=0.95)
+        story.evaluate(trained_model(story), "random", wins=400, losses=0)
+        found = {"kind": "nas", "best_params": {"preset": "medium"}, "instead_of": run.rules.preset}
+        story.write(Noted(at_s=2.0, topic=TUNED, text="medium is better", details=found))
+        changed = await told_by_a_process()
+        if make is FeedbackLoopController:
+            budget = changed["QUALITY_FEEDBACK_ADJUSTED", None]
+            assert (budget["old_multiplier"], budget["budget_multiplier"]) == (1.3, 0.9)
+        elif make is GauntletFeedbackController:
+            weight = changed["HYPERPARAMETER_UPDATED", "weight"]
+            assert (weight["old_value"], weight["new_value"] < 1.3) == (1.3, True)
+        else:
+            assert changed["ARCHITECTURE_WEIGHTS_UPDATED", None]["weights"] == {"medium": 1.0}
+
+    simulate(scenario())
 
 
 # --- gauntlet and architectures -----------------------------------------------------------------------------

@@ -12,7 +12,11 @@ import pytest
 from learning_story import RULES
 
 from ringrift.coordination.coordinator_config import get_settings
-from ringrift.coordination.data_pipeline_orchestrator import PipelineConfig, wire_pipeline_events
+from ringrift.coordination.data_pipeline_orchestrator import (
+    PipelineConfig,
+    games_of,
+    wire_pipeline_events,
+)
 from ringrift.coordination.run_coordinator import get_loop_waker, get_open_run
 from ringrift.engine.memory import MemoryStore, memory_engine
 from ringrift.engine.opening import shared_engine
@@ -27,6 +31,8 @@ from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import ShardState
+from ringrift.learning.facts.results import take_in
+from ringrift.learning.facts.state import OpenJob
 from ringrift.learning.intake import FileIntake, refused_claims, waiting_claims
 from ringrift.learning.loop import TrainingLoop
 from ringrift.learning.plan.evaluation import untrained_player
@@ -36,6 +42,7 @@ from ringrift.process import process_scope
 from ringrift.runtime import system_runtime
 from ringrift.settings import Settings
 from ringrift.testing.sample_run import idle_run
+from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 from ringrift.work.limits import Pause
 
 CONFIG = "square8_2p"
@@ -141,6 +148,30 @@ async def test_samples_count_by_themselves_and_a_training_is_ordered(site):
     (samples,) = site.state.samples.values()
     assert (samples.rows, samples.games, site.state.rows) == (rows, 20, rows)
     assert samples.digest in (await site.wanted())["train"].inputs.values()
+
+
+@pytest.mark.parametrize("checked", ["before", "after", "never"])
+@pytest.mark.parametrize(("exported", "in_all"), [(30, 30), (12, 30), (0, 30), (50, 50)])
+async def test_games_count_once_when_their_samples_are_told_too(site, exported, in_all, checked):
+    async def check():
+        (shard,) = [each for each in site.state.shards.values() if each.name == "games.db"]
+        check = {"shard": shard.digest, "games": 30, "refused": 0, "rows": 400, "reasons": {}, "quality": 0.9}
+        report = JobReport(
+            status="done", worker="w", node="n", started_s=0.0, wall_s=1.0, cpu_s=1.0,
+            artifacts=(JobArtifact(name="r", kind="report", digest="ab" * 32, size_bytes=1, counts=check),),
+        )  # fmt: skip
+        order = JobOrder(config=CONFIG, params={}, inputs={"games.db": shard.digest})
+        take_in(site.state, OpenJob("check", "validate", order, 0, "", 0.0), report, 0.0)
+
+    await site.tell("SELFPLAY_COMPLETE", games_generated=30, db_path=site.games("games.db"))
+    if checked == "before":
+        await check()
+    await site.tell("NPZ_EXPORT_COMPLETE", games_exported=exported, output_path=site.samples(rows=400))
+    if checked == "after":
+        await check()
+    assert games_of(site.state) == in_all
+    assert sum(shard.games for shard in site.state.shards.values()) == in_all
+    assert site.state.rows == (800 if checked != "never" and not exported else 400)
 
 
 async def test_a_model_of_a_user_is_judged_like_any_other(site):
@@ -420,6 +451,40 @@ async def test_a_file_is_what_its_content_says_whatever_is_said_of_it(site, own_
         "g.db is a game shard, not a file of samples",
         "g.db is a game shard, not a file of weights",
     }
+
+
+async def test_a_file_that_the_run_has_is_refused_as_anything_else(site):
+    as_games = {"event": "SELFPLAY_COMPLETE", "field": "db_path", "games_generated": 5}
+    as_samples = {"event": "NPZ_EXPORT_COMPLETE", "field": "output_path", "games_exported": 5}
+    as_model = {"event": "TRAINING_COMPLETED", "field": "model_path", "success": True}
+    as_results = {"event": "EVALUATION_COMPLETED", "field": "results_path", "model_id": MODEL}
+    files = [
+        (site.games("games.db"), as_games, "games.db is games"),
+        (site.samples(), as_samples, "s.npz is samples"),
+        (site.model(), as_model, "m.safetensors is a model"),
+    ]
+
+    async def claim(path, how):
+        told = dict(how)
+        await site.tell(told.pop("event"), **{told.pop("field"): path}, **told)
+
+    for path, rightly, _ in files:
+        await claim(path, rightly)
+    await evaluated(site, results(site, match("untrained", 3, 1)))
+    files.append((str(site.files / "r.json"), as_results, "r.json is results of games"))
+    facts = site.state.facts
+    for path, rightly, known in files:
+        await claim(path, rightly)
+        assert await site.refusals() == [], "told again, it is no other claim"
+        for wrong in (as_games, as_samples, as_model, as_results):
+            if wrong is not rightly:
+                await claim(path, wrong)
+        reasons = await site.refusals()
+        assert len(reasons) == 3
+        assert all(f"{known}, which the run has" in reason for reason in reasons), reasons
+        for entry in await site.engine.kv.entries(intake.PREFIX):
+            await site.engine.kv.delete(entry.key)
+    assert site.state.facts == facts
 
 
 async def test_games_in_a_form_of_its_own_are_for_a_run_that_checks_them_with_a_program_of_its_own(site):

@@ -18,7 +18,6 @@ from ringrift.learning.judging.ratings import (
     plateau,
     regression,
     severity_of,
-    win_rate_severity,
 )
 
 NOW_S = 1_790_000_000.0
@@ -200,8 +199,3 @@ def test_two_in_a_row_count_one_level_higher_and_three_ask_for_a_rollback():
     assert not regression(curve).needs_rollback
     assert regression(curve, in_a_row_before=1).severity is RegressionSeverity.MODERATE
     assert regression(curve, in_a_row_before=2).needs_rollback
-
-
-def test_a_win_rate_needs_fifty_games():
-    assert win_rate_severity(0.8, 0.5, games=49) is RegressionSeverity.NONE
-    assert win_rate_severity(0.8, 0.6, games=50) is RegressionSeverity.CRITICAL

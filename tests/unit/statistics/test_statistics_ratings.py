@@ -1,6 +1,7 @@
 """Joint ratings: the truth comes out, whatever the order of results, and fixed ratings stay fixed."""
 
 import random
+from dataclasses import dataclass
 from time import process_time
 
 import pytest
@@ -10,17 +11,40 @@ from hypothesis import strategies as st
 from ringrift.errors import ConfigError
 from ringrift.statistics.match_evidence import expected_score
 from ringrift.statistics.ratings import (
-    PairResult,
+    Contest,
     Prior,
     Ranking,
     fit,
     place_chances,
     rankings_among_copies,
-    rate_pairs,
-    rate_rankings,
 )
 
 NAMES = ["anchor", "b", "c", "d", "e"]
+
+
+@dataclass(frozen=True)
+class PairResult:
+    """Games between two, counted for the first. A draw is half a win for each."""
+
+    first: str
+    second: str
+    wins: float
+    draws: float
+    losses: float
+
+    def contest(self):
+        half = self.draws / 2
+        return Contest((self.first, self.second), (1, 1), (self.wins + half, self.losses + half))
+
+
+def rate_pairs(results, **how):
+    return fit((each.contest() for each in results), **how).estimates
+
+
+def rate_rankings(rankings, **how):
+    return fit((contest for each in rankings for contest in each.contests()), **how).estimates
+
+
 PAIRS = st.tuples(st.sampled_from(NAMES), st.sampled_from(NAMES)).filter(lambda pair: pair[0] != pair[1])
 RESULTS = st.lists(
     st.builds(

@@ -1,10 +1,14 @@
 """Depths from the real queue and the real status; levels, callbacks, daemons and their events."""
 
+import dataclasses
+import queue
 import threading
 
 import msgspec
+import psutil
 import pytest
 
+from ringrift import machine
 from ringrift.coordination.backpressure import (
     BackpressureLevel,
     QueueMonitor,
@@ -23,7 +27,7 @@ from ringrift.engine.ports import Claimant, NewWork
 from ringrift.errors import Corrupt
 from ringrift.events.unified_router import Surroundings, UnifiedEventRouter
 from ringrift.health.run_status import STATUS_KEY
-from ringrift.machine import NodeResources, look_at_this_machine
+from ringrift.machine import NodeResources, ProcessorMeter, look_at_this_machine
 from ringrift.testing.sample_run import idle_config, idle_run
 from ringrift.testing.simulation import SimulatedRuntime, simulate
 from ringrift.work.backpressure import depths_of, read_depths
@@ -312,6 +316,64 @@ def test_a_busy_machine_is_never_measured_as_idle(tmp_path):
     finally:
         over.set()
         busy.join()
+
+
+def test_how_busy_the_machine_is_does_not_hang_on_the_thread_that_looks(monkeypatch):
+    """Each look off the loop comes from whatever thread of the pool is free."""
+    monkeypatch.setattr(machine, "CPU_SPAN_S", 0.0)
+    meter, over, seen = ProcessorMeter(), threading.Event(), queue.Queue()
+
+    def work():
+        while not over.is_set():
+            sum(range(1000))
+
+    def look():
+        seen.put(meter.percent())
+        over.wait(60.0)  # the id of a thread that has ended is given again
+
+    threads = [threading.Thread(target=work)]
+    threads[0].start()
+    try:
+        for _ in range(3):
+            threads.append(threading.Thread(target=look))
+            threads[-1].start()
+            percent = seen.get(timeout=60.0)
+            assert percent is not None
+            assert percent > 0.0
+            over.wait(0.1)
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_load_that_is_not_known_is_not_told_as_idle(monkeypatch):
+    still = psutil.cpu_times()
+    monkeypatch.setattr(psutil, "cpu_times", lambda: still)
+    unknown = ProcessorMeter().percent()
+    assert unknown is None, "no time was counted in which it could have been busy"
+
+    async def scenario(world):
+        async def kv():
+            return world.engine.kv
+
+        world.listen("NODE_OVERLOADED")
+        world.machine = dataclasses.replace(IDLE, cpu_percent=unknown, memory_percent=97)
+        daemon = WorkQueueMonitorDaemon(
+            engine=world.get_engine,
+            lifecycle=NoTasks(),
+            book=DurationStore(kv, runtime=world.runtime),
+            resources=world.resources,
+            router=world.router,
+            runtime=world.runtime,
+        )
+        await daemon.start()
+        await world.runtime.sleep(31)
+        await daemon.stop()
+        ((_, told),) = world.said
+        assert (told["resource_type"], "cpu_percent" in told) == ("memory", False)
+
+    in_world(scenario)
 
 
 # --- the calls of the documents, on the real engine ---------------------------------------------------

@@ -127,6 +127,10 @@ def test_a_busy_machine_works_slowly_and_does_not_stand_still():
     assert judge(crowded, LIMITS, SAFEGUARD_ORDER).reason == "memory 85 % used"
     crowded = replace(crowded, resources=replace(busy, memory_percent=50))
     assert judge(crowded, LIMITS, SAFEGUARD_ORDER).reason == "4.0 other programs per core want to run"
+    others = replace(crowded, resources=replace(busy, memory_percent=50, cores=40))
+    assert "other programs use" in judge(others, LIMITS, SPAWN_ORDER).reason
+    unknown = replace(others, resources=replace(others.resources, cpu_percent=None))
+    assert judge(unknown, LIMITS, SPAWN_ORDER).ok
     full = replace(busy, memory_percent=96)
     assert not judge(replace(CALM, resources=full), LIMITS, SPAWN_ORDER).ok
 

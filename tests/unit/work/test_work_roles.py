@@ -298,5 +298,5 @@ async def test_a_role_that_was_held_before_stays_with_the_process(monkeypatch):
 
 
 def test_an_unknown_role_is_refused():
-    with pytest.raises(ValueError, match="not a valid OrchestratorRole"):
+    with pytest.raises(ConfigError, match="it must be one of cluster_orchestrator, improvement_daemon"):
         acquire_orchestrator_role("emperor")

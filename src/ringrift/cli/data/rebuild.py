@@ -24,8 +24,9 @@ from ringrift.data.manifest.store import ManifestStore
 from ringrift.data.protection.integrity import KNOWN_KINDS
 from ringrift.engine.opening import allow_new_database, close_engine, get_engine
 from ringrift.engine.ports import Engine, Entry, KeyValue
-from ringrift.engine.sqlite.blobs import BlobFolder, digest_of
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.errors import AlreadyExists, ConfigError, Conflict, Corrupt, RingRiftError
+from ringrift.files import file_sha256
 from ringrift.learning.facts.facts import AnyFact
 from ringrift.learning.facts.high_water import ConfigMark
 from ringrift.learning.facts.ledger import Ledger, known_configs, prefix_of, remember_config, sound_facts
@@ -107,7 +108,7 @@ def _read_one(path: Path, digest: str, found: SealedFiles) -> None:
     found.files += 1
     try:
         # The name of a file is what its content must hash to: nothing of one that does not is believed.
-        if digest_of(path) != digest:
+        if file_sha256(path) != digest:
             found.damaged.append(digest)
             return
         # Its time stands in for that of the job that made it, whose record may be lost.

@@ -4,6 +4,7 @@ from the facts before it (`ringrift replay`).
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -25,6 +26,7 @@ from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.store_check import check_store
 from ringrift.learning.plan.orders import Explanation, read_explanations
 from ringrift.learning.plan.rules import LearningRules, configured_rules, decided_by_other_plans
+from ringrift.learning.plan.stages import not_done
 from ringrift.learning.replay import DecisionDivergence, Moment, in_short, moment, rebuilt_facts, replay
 from ringrift.learning.requests import Pauses
 from ringrift.runtime import system_runtime
@@ -43,11 +45,12 @@ LOOP = "data_pipeline"  # the daemon that plans
 def explain(config: str, as_json: bool) -> None:
     """Say, stage by stage, what the run does for a config now, and why."""
     with plain_errors():
-        found, paused, loop = ask_engine(lambda engine: _read(engine, config))
+        found, paused, stopped = ask_engine(lambda engine: _read(engine, config))
+        loop, others = stopped.get(LOOP), stopped_beside(found, stopped)
         runs, now_s = is_master_loop_running(), system_runtime().now_s()
     if as_json:
         report = {"config": config, "running": runs, "paused": paused, "stages": found}
-        print_json({**report, "loop_stopped": loop})
+        print_json({**report, "loop_stopped": loop, "stopped": others})
         return
     if loop is not None:
         by, since = loop.by or "a user", duration(now_s - loop.at_s)
@@ -60,9 +63,22 @@ def explain(config: str, as_json: bool) -> None:
         by, since = paused.by or "a user", duration(now_s - paused.at_s)
         text = f"{config} is paused by {by}, for {since} now{': ' * bool(paused.reason)}{paused.reason}"
         console().print(Text(f"{text}; `ringrift resume` lets it go on.\n", style="blue"))
-    if not found:
+    if found:
+        _show_stages(found, now_s)
+    else:
         console().print(f"The plan has said nothing of {config} yet.", markup=False)
-        return
+    for text in others.values():
+        console().print(Text(f"\n{text}", style="blue"))
+
+
+def stopped_beside(found: Sequence[Explanation], stopped: Mapping[str, DaemonRequest]) -> dict[str, str]:
+    """What is not done without stopped daemons of which neither a stage nor the line of the loop speaks."""
+    said = " ".join(each.reason for each in found)
+    texts = not_done(stopped).items()
+    return {name: text for name, text in texts if name != LOOP and f"{name.upper()} is stopped" not in said}
+
+
+def _show_stages(found: Sequence[Explanation], now_s: float) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
@@ -75,15 +91,15 @@ def explain(config: str, as_json: bool) -> None:
     console().print(table)
 
 
-async def _read(engine: Engine, config: str) -> tuple[list[Explanation], Pause | None, DaemonRequest | None]:
-    """What the plan said, who paused the config, and who stopped the loop that would say more."""
+async def _read(
+    engine: Engine, config: str
+) -> tuple[list[Explanation], Pause | None, dict[str, DaemonRequest]]:
+    """What the plan said, who paused the config, and which daemons somebody stopped."""
     await require_config(engine.kv, config)
-    asked = await DaemonRequests(engine.kv).get(LOOP)
-    stopped = asked if asked is not None and asked.holds_down else None
     return (
         await read_explanations(engine.kv, config),
         (await Pauses(engine.kv).read()).of(config),
-        stopped,
+        await DaemonRequests(engine.kv).stops(),
     )
 
 

@@ -33,6 +33,7 @@ from ringrift.cli.format import (
 )
 from ringrift.engine.ports import Blobs, Engine, KeyValue
 from ringrift.errors import ConfigError, StorageReadOnly
+from ringrift.files import replacing
 from ringrift.health.run_status import ConfigStatus, Curve, RunStatus, cost_rows, read_run_status
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import BucketRules, Model
@@ -267,13 +268,10 @@ async def _export(engine: Engine, config: str, text: str | None, destination: Pa
 
 
 async def _copy(blobs: Blobs, digest: str, path: Path) -> None:
-    """Under another name first, so that a file of the right name is whole."""
-    partial = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with await blobs.open(digest) as source, partial.open("wb") as target:
+        with await blobs.open(digest) as source, replacing(path, private=False) as target:
             shutil.copyfileobj(source, target)
-        partial.replace(path)
     except KeyError:
         raise ConfigError(f"the store does not have {digest} any more") from None
     except OSError as error:

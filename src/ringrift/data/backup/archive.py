@@ -355,7 +355,10 @@ class DriveObjects:
                 close_to_others((path,))
 
     def _written(self, place: Path, content: bytes) -> Path:
-        """For its owner alone: an archive holds the state of the engine, too."""
+        """For its owner alone: an archive holds the state of the engine, too.
+
+        Not by `ringrift.files.replacing`: a drive need not know modes or locks.
+        """
         make_private_folder(place.parent)
         unfinished = place.parent / f"{_UNFINISHED}{self._new_id()}"
         try:

@@ -31,8 +31,8 @@ from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import set_damaged_aside
 from ringrift.data.transfer.archive import open_archive
 from ringrift.data.transfer.contract import Moved, OnProgress, Terms, nobody_looks
-from ringrift.engine.sqlite.blobs import digest_of
 from ringrift.errors import ConfigError, Corrupt, Unavailable
+from ringrift.files import file_sha256
 from ringrift.health.run_status import name_run
 from ringrift.runtime import back_off_s
 
@@ -290,7 +290,7 @@ class ArchiveBackup:
             lost, report = await self._send_named(found)
             if sent is not None:
                 sent.append(report)
-            digest, size = await asyncio.to_thread(digest_of, snapshot), snapshot.stat().st_size
+            digest, size = await asyncio.to_thread(file_sha256, snapshot), snapshot.stat().st_size
             here = found.named.intersection(await plane.blobs.digests())
             state = RunState(
                 run=identity,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -588,22 +588,3 @@ async def verdict_on(plane: DataPlane, digest: str, *, held_for: str | None = No
     if held_for is None:
         held_for = (await read_held(plane, (await plane.view()).cards)).get(digest, "")
     return await Deleter(plane).examine(artifact, held_for=held_for, ask=True)
-
-
-def tombstone_rows(tombstones: Mapping[str, Tombstone]) -> list[dict[str, Any]]:
-    """Every deletion, oldest first, for people and programs."""
-    rows = [
-        {
-            "at_s": gone.at_s,
-            "digest": digest,
-            "name": each.name,
-            "node": node,
-            "state": gone.state.value,
-            "reason": gone.reason,
-            "by": gone.by,
-            "bytes": gone.bytes,
-        }
-        for digest, each in tombstones.items()
-        for node, gone in each.nodes.items()
-    ]
-    return sorted(rows, key=lambda row: float(str(row["at_s"])))

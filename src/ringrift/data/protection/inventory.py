@@ -25,8 +25,8 @@ from ringrift.data.protection.records import PART, set_damaged_aside
 from ringrift.data.protection.retention import read_champions
 from ringrift.data.transfer.contract import ASKED_AT_ONCE
 from ringrift.data.transfer.http.wire import File
-from ringrift.engine.sqlite.blobs import digest_of
 from ringrift.errors import Corrupt, RingRiftError
+from ringrift.files import file_sha256
 from ringrift.work.job.folder import damaged_inputs, forget_damaged
 
 # Reading this node's files again, in turn, so that damage is found before the copy is needed.
@@ -146,7 +146,7 @@ async def _take_from_models(plane: DataPlane, digest: str) -> bool:
 
 
 def _has_content(path: Path, digest: str) -> bool:
-    return path.is_file() and digest_of(path) == digest
+    return path.is_file() and file_sha256(path) == digest
 
 
 async def _select_due(plane: DataPlane, older_than_s: float, digests: frozenset[str] | None) -> list[Receipt]:

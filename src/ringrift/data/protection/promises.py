@@ -25,11 +25,12 @@ from ringrift.data.config import DataNode
 from ringrift.data.protection.promise_store import KEEP_S_MAX, FileLook, FileRead, NotedRead, PromiseStore
 from ringrift.data.transfer.contract import ASKED_AT_ONCE
 from ringrift.data.transfer.http.wire import FILES_AT_ONCE, File
-from ringrift.engine.sqlite.blobs import BlobFolder, digest_of
+from ringrift.engine.sqlite.blobs import BlobFolder
 from ringrift.engine.sqlite.direct_reads import read_committed
 from ringrift.engine.sqlite.faults import translated_errors
 from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.errors import ConfigError, Corrupt, RingRiftError, Unavailable
+from ringrift.files import file_sha256
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 
@@ -131,7 +132,7 @@ class FolderFiles:
         return FileLook(found.st_size, found.st_mtime_ns)
 
     def hash(self, digest: str) -> str:
-        return digest_of(self._folder.place(digest))
+        return file_sha256(self._folder.place(digest))
 
 
 class _ReadFile(NamedTuple):

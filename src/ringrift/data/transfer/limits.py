@@ -72,9 +72,6 @@ class TransferGates:
     def active(self) -> int:
         return self._inside.total()
 
-    def active_at(self, node: str) -> int:
-        return self._inside[node]
-
     @asynccontextmanager
     async def entered(self, node: str, *, priority: TransferPriority, wait_s: float) -> AsyncIterator[None]:
         """Hold a slot for the length of the block; `TransferRefused` if none comes free in *wait_s*."""

@@ -182,12 +182,11 @@ class StallConfig:
     """Seconds and counts."""
 
     penalty_s: float = 300.0
-    max_retries: int = 3
     failed_recoveries_max: int = 5
 
     def __post_init__(self) -> None:
-        if self.penalty_s <= 0 or self.max_retries < 1:
-            raise ConfigError("a stall needs a penalty above 0 s and at least one retry")
+        if self.penalty_s <= 0:
+            raise ConfigError("a stall needs a penalty above 0 s")
 
 
 class StallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -332,16 +331,6 @@ class SyncStallHandler(StoreHandle):
     record_failed_recovery = blocking(record_failed_recovery_async)
     get_stats = blocking(stats_async)
     _set_aside = blocking(set_aside_async)
-    _get = blocking(get_async)
-
-    def is_penalized(self, source: str) -> bool:
-        return source in self._set_aside()
-
-    def may_retry(self, source: str) -> bool:
-        """Whether *source* has not yet stalled too often in a row, or its penalty is over."""
-        stall = self._get(source)
-        over = stall is None or stall.left_s(self._runtime.now_s()) <= 0
-        return over or stall is None or stall.count < self.config.max_retries
 
     def get_alternative_source(
         self, exclude: str | Collection[str], all_sources: Sequence[str]
@@ -475,18 +464,6 @@ class BloomFilter:
     def _check_shape(self, other: BloomFilter) -> None:
         if (self.size, self.hash_count) != (other.size, other.hash_count):
             raise ValueError("Bloom filters of different size or hash count have nothing in common")
-
-
-def create_game_filter() -> BloomFilter:
-    return BloomFilter.for_items(10_000, 0.01)
-
-
-def create_model_filter() -> BloomFilter:
-    return BloomFilter.for_items(100, 0.001)
-
-
-def create_event_filter() -> BloomFilter:
-    return BloomFilter.for_items(50_000, 0.001)
 
 
 # A hint of what each node holds: a Bloom filter of its digests that it publishes now and then.

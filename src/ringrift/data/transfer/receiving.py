@@ -29,11 +29,11 @@ from ringrift.data.transfer.chunks import PARTS, ChunkIndex, Incoming, hash_of
 from ringrift.data.transfer.contract import AT_REST, CHUNK_BYTES, Moved
 from ringrift.decoding import decode_as
 from ringrift.engine.encoding import UNREADABLE, check_digest, record_hash
-from ringrift.engine.sqlite.blobs import BlobFolder, digest_of, move_damaged
+from ringrift.engine.sqlite.blobs import BlobFolder, move_damaged
 from ringrift.engine.sqlite.faults import from_os, translated_errors
 from ringrift.engine.sqlite.files import ARRIVALS
 from ringrift.errors import ConfigError, StorageFull, Unavailable
-from ringrift.files import create_file, make_folders, remove_file, rename_file, write_file
+from ringrift.files import create_file, file_sha256, make_folders, remove_file, rename_file, write_file
 from ringrift.runtime import Runtime
 from ringrift.settings import Settings
 
@@ -220,7 +220,7 @@ class Intake:
         place = self.folder.place(digest)
         with translated_errors(place):
             try:
-                found = digest_of(place)
+                found = file_sha256(place)
             except FileNotFoundError:
                 return None
         if found == digest:
@@ -302,7 +302,7 @@ class Intake:
             check_digest(digest)
             try:
                 with translated_errors(path):
-                    found, sizes[digest] = digest_of(path), path.stat().st_size
+                    found, sizes[digest] = file_sha256(path), path.stat().st_size
             except Unavailable as error:
                 failed.append((digest, error.what))
                 continue

@@ -132,11 +132,6 @@ class TransferService:
         """Have *close*, of something that the transports share, called at the end."""
         self._closing.append(close)
 
-    def transports_to(self, node: DataNode | str) -> list[str]:
-        """Return the transports that can reach a node, best first; those held back are left out."""
-        found = self._nodes[node] if isinstance(node, str) else node
-        return self.health.ranked(found.name, self._reaching(found), now_s=self._runtime.monotonic_s())
-
     # --- one call -------------------------------------------------------------------------------------
 
     async def _move(

@@ -25,6 +25,7 @@ from ringrift.engine.sqlite.writer import contained
 from ringrift.errors import Unavailable
 from ringrift.files import (
     HeldPath,
+    file_sha256,
     is_folder,
     link_file,
     make_folders,
@@ -33,6 +34,7 @@ from ringrift.files import (
     remove_file,
     rename_file,
     stat_file,
+    sync_file,
     sync_folder,
 )
 from ringrift.runtime import Runtime
@@ -133,7 +135,7 @@ class BlobFolder:
             for folder in new:
                 make_folders(folder)
             sync_folder(self.folder)
-        _each(verified.values(), _sync_file)
+        _each(verified.values(), sync_file)
         for digest, path in verified.items():
             rename_file(path, places[digest])
         _each(folders, sync_folder)
@@ -143,11 +145,6 @@ class BlobFolder:
         with translated_errors(self.folder):
             for leftover in self.incoming.glob("*"):
                 _sweep_one(leftover, wall_s)
-
-
-def digest_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def move_damaged(place: Path, digest: str, aside: Path) -> bool:
@@ -190,14 +187,6 @@ def _open_anywhere(path: Path) -> BinaryIO:
 
 def _open_to_append(path: Path) -> BinaryIO:
     return os.fdopen(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
-
-
-def _sync_file(path: Path) -> None:
-    descriptor = open_file(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _each(paths: Iterable[Path], work: Callable[[Path], None]) -> None:
@@ -245,7 +234,7 @@ class FileBlobs:
     async def put(self, path: Path) -> str:
         def work() -> str:
             check_path(path)
-            digest = digest_of(path)
+            digest = file_sha256(path)
             if self._folder.place(digest).exists():
                 return digest
             # The source may have changed since it was hashed: the copy has the last word.
@@ -312,7 +301,7 @@ class FileBlobs:
 
         def work() -> None:
             try:
-                found = digest_of(self._folder.place(digest))
+                found = file_sha256(self._folder.place(digest))
             except FileNotFoundError:
                 raise KeyError(digest) from None
             if found != digest:
@@ -383,7 +372,7 @@ class FileBlobs:
         """Sync, read back and give the blob its name; bytes that are not the expected ones go."""
         opened.file.flush()
         os.fsync(opened.file.fileno())
-        found = digest_of(opened.path)
+        found = file_sha256(opened.path)
         if expected is not None and found != expected:
             remove_file(opened.path)
             raise mismatch(opened.path, expected, found)

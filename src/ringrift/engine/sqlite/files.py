@@ -38,9 +38,11 @@ from ringrift.files import (
     open_private,
     remove_file,
     rename_file,
+    sync_file,
     sync_folder,
 )
 from ringrift.foreign_files.paths import open_regular
+from ringrift.process_identity import is_alive
 from ringrift.settings import Settings
 
 # Settings of the embedded engine, checked when built.
@@ -213,26 +215,15 @@ def _make(making: Path, migrations: Sequence[Migration]) -> None:
         db.execute("PRAGMA journal_mode = WAL")
     finally:
         db.close()
-    with making.open("rb") as file:
-        os.fsync(file.fileno())
+    sync_file(making)
 
 
 def _remove_leftovers(path: Path) -> None:
     """Remove the half-made files of processes that are gone."""
     for leftover in path.parent.glob(f"{path.name}{_LEFTOVER}*"):
         maker = leftover.name.removeprefix(f"{path.name}{_LEFTOVER}").partition("-")[0]
-        if maker.isdigit() and not _process_exists(int(maker)):
+        if maker.isdigit() and not is_alive(int(maker), None):
             remove_file(leftover)
-
-
-def _process_exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def check_ours(path: Path) -> None:

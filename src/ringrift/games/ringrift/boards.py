@@ -14,7 +14,7 @@ from itertools import permutations
 from typing import TypeAlias
 
 from ringrift.errors import ConfigError
-from ringrift.games.registry import PLAYERS_MAX, PLAYERS_MIN, ConfigKey
+from ringrift.foreign_files.paths import PLAYERS_MAX, PLAYERS_MIN, ConfigKey
 
 Point: TypeAlias = tuple[int, int]  # x, y; a hex cell's z is -x-y
 Turn: TypeAlias = Callable[[Point], Point]

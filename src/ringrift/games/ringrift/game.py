@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ringrift.errors import ConfigError, IllegalAction
+from ringrift.foreign_files.paths import parse_config_key
 from ringrift.games.contract import (
     ActionArray,
     ActionLayout,
@@ -23,7 +24,6 @@ from ringrift.games.contract import (
     find_action,
     results_from_rankings,
 )
-from ringrift.games.registry import parse_config_key
 from ringrift.games.ringrift.boards import Board, BoardPosition, Move, Stack, board_for, cap
 from ringrift.games.ringrift.core import geometry, kernels
 from ringrift.games.ringrift.core import layout as at

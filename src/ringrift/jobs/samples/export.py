@@ -20,9 +20,10 @@ import numpy.typing as npt
 
 from ringrift.decoding import convert_to
 from ringrift.errors import ConfigError, Corrupt
+from ringrift.files import file_sha256
 from ringrift.games.contract import Game, LegalActions, States, ragged_index
 from ringrift.games.registry import load_game
-from ringrift.jobs.files import alone, describe, file_sha256, read_json, sealing
+from ringrift.jobs.files import alone, describe, read_json, sealing
 from ringrift.jobs.frame import Job, JobSpec, Outcome, Params, run_job
 from ringrift.jobs.kinds import ExitCode
 from ringrift.jobs.samples.npz_files import (

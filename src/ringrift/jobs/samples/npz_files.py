@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ringrift.errors import ConfigError
+from ringrift.foreign_files.paths import parse_config_key
 from ringrift.foreign_files.sample_archives import ROWS_MAX, UNREADABLE, SampleArchive, open_samples
 from ringrift.games.contract import Game
-from ringrift.games.registry import parse_config_key
 from ringrift.jobs.files import scratch_folder
 
 EXPORT_VERSION = "3.1"

@@ -19,8 +19,9 @@ import msgspec
 import structlog
 
 from ringrift.errors import ConfigError, Corrupt
+from ringrift.files import file_sha256
 from ringrift.foreign_files.databases import bound_work, restrict
-from ringrift.jobs.files import CACHE_KIB, describe, file_sha256, sealing
+from ringrift.jobs.files import CACHE_KIB, describe, sealing
 from ringrift.jobs.frame import Job, JobSpec, Outcome, Params, run_job
 from ringrift.jobs.kinds import ExitCode
 from ringrift.jobs.shards.schema import COPY_ADVICE, GAME_TABLES, create_tables

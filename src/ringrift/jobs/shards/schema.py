@@ -99,6 +99,7 @@ TABLE_RULES = {
             *_texts(_TEXT_MAX, "metadata_json"),
         ),
         checks=("CHECK (game_status = 'completed')", "CHECK (total_moves > 0)"),
+        unique="game_id",
     ),
     "game_players": ForeignTable(
         (

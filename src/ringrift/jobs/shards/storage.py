@@ -9,14 +9,16 @@ import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 import structlog
 
 from ringrift.errors import Corrupt
+from ringrift.files import sync_folder
 from ringrift.foreign_files.databases import open_foreign_database
 from ringrift.games.contract import Game
-from ringrift.jobs.files import SealedFile, describe, sealing, storage_errors, sync_folder
+from ringrift.jobs.files import SealedFile, describe, sealing, storage_errors
 from ringrift.jobs.shards.records import (
     TOTAL_MOVES,
     PlayedGame,
@@ -131,7 +133,7 @@ class ShardReader:
         if moves > MOVES_AT_ONCE:
             return []
         try:
-            found = self._read(sorted(games), moves_max=moves, bytes_max=BYTES_AT_ONCE)
+            found = self._read(sorted(games, key=itemgetter(0)), moves_max=moves, bytes_max=BYTES_AT_ONCE)
         except Undecodable:
             return []
         by_id = {each.game.game_id: each for each in found}

@@ -17,8 +17,9 @@ import msgspec
 import structlog
 
 from ringrift.errors import ConfigError, Corrupt
+from ringrift.files import file_sha256
 from ringrift.games.registry import load_game
-from ringrift.jobs.files import describe, file_sha256, scratch_database, seal_json
+from ringrift.jobs.files import describe, scratch_database, seal_json
 from ringrift.jobs.frame import Job, JobSpec, Outcome, Params, run_job
 from ringrift.jobs.kinds import ExitCode
 from ringrift.jobs.shards.checking import (

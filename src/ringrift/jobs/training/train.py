@@ -18,9 +18,10 @@ import structlog
 import torch
 
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt
+from ringrift.files import file_sha256
 from ringrift.games.contract import Game
 from ringrift.games.registry import load_game
-from ringrift.jobs.files import alone, describe, file_sha256, scratch_folder, sealing
+from ringrift.jobs.files import alone, describe, scratch_folder, sealing
 from ringrift.jobs.frame import Job, JobSpec, Outcome, Params, params_as_json, run_job
 from ringrift.jobs.kinds import ExitCode
 from ringrift.jobs.samples.plan import HOLD_OUT

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from ringrift.daemons.requests import what_it_means
 from ringrift.engine.ports import Blobs, KeyValue
 from ringrift.engine.sqlite.files import SqliteConfig, check_whole
 from ringrift.errors import Corrupt
@@ -20,7 +19,7 @@ from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import check_store
 from ringrift.learning.plan.evaluation import open_candidates
 from ringrift.learning.plan.orders import EXTRA_STAGES, STAGES
-from ringrift.learning.plan.stages import StageStop, breaker_gate, slot_of
+from ringrift.learning.plan.stages import breaker_gate, not_done, slot_of
 from ringrift.learning.plan.trust import suspect_since, why_distrusted
 from ringrift.settings import Settings
 from ringrift.work.job.folder import role_of
@@ -81,11 +80,11 @@ def run_paused(context: ExaminationContext) -> Iterator[Observation]:
 
 def stopped_daemons(context: ExaminationContext) -> Iterator[Observation]:
     """What nobody does because somebody stopped its daemon; of most of them no plan says so."""
+    texts = not_done(context.stopped)
     for name, asked in context.stopped.items():
-        stop = StageStop(daemon=name, why=asked.cause or "a person wanted it so", since_s=asked.at_s)
         yield Observation(
             level=Level.NOTICE,
-            text=f"{stop.reason}; without it: {what_it_means(name)}",
+            text=texts[name],
             advice=f"`ringrift daemons start {name}` ends this.",
             evidence={"daemon": name, "by": asked.by, "since_s": asked.at_s},
         )

@@ -351,6 +351,7 @@ class _Brought:
     shards: list[Shard] = field(default_factory=list)
     unfinished: list[Unfinished] = field(default_factory=list)
     checks: list[tuple[Shard, dict[str, Any]]] = field(default_factory=list)
+    counted: list[Shard] = field(default_factory=list)  # their games count by the samples made of them
     samples: list[Samples] = field(default_factory=list)
     models: list[Model] = field(default_factory=list)
     students: list[Model] = field(default_factory=list)
@@ -370,10 +371,7 @@ def take_in(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
     state.totals["cut_off"] += brought.cut_off
     for held in brought.unfinished:
         state.add_unfinished(held, job.order)
-    for shard in brought.shards:
-        if shard.digest not in state.shards:
-            state.standing(shard.worker).brought(shard, job.order)
-        state.add_shard(shard)
+    _add_shards(state, job, brought)
     for shard, found in brought.checks:
         state.set_shard(shard, **found)
         state.standing(shard.worker).checked(found["reasons"])
@@ -386,6 +384,15 @@ def take_in(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
     for student in brought.students:
         state.add_student(student)
     state.matches += brought.matches
+
+
+def _add_shards(state: ConfigState, job: OpenJob, brought: _Brought) -> None:
+    for shard in brought.counted:
+        state.set_shard(shard, games=0, rows=0)
+    for shard in brought.shards:
+        if shard.digest not in state.shards:
+            state.standing(shard.worker).brought(shard, job.order)
+        state.add_shard(shard)
 
 
 def _take_vote(
@@ -558,11 +565,11 @@ def _validate(state: ConfigState, job: OpenJob, report: JobReport, _at_s: float)
             brought.checks.append((shard, {"state": ShardState.REFUSED, **refused}))
             continue
         found, written = checked[digest]
-        games = found.games - found.refused
+        games, is_counted = found.games - found.refused, digest in state.sampled
         changes = {
             "state": ShardState.CHECKED if games else ShardState.REFUSED,
-            "games": games,
-            "rows": found.rows,
+            "games": 0 if is_counted else games,
+            "rows": 0 if is_counted else found.rows,
             "refused": found.refused,
             "reasons": dict(found.reasons),
             "quality": found.quality,
@@ -579,15 +586,17 @@ def _named_shards(job: OpenJob, report: JobReport) -> dict[str, tuple[_Check, Jo
     return {check.shard: (check, each) for check, each in checks if check.shard in given}
 
 
-def _export(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
+def _export(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -> _Brought:
     shards = tuple(d for name, d in job.order.inputs.items() if not name.endswith(".report.json"))
     brought = _Brought()
     for artifact in _artifacts(report, "samples"):
         counts = read_fields(artifact.counts, _Rows, artifact.name)
         if job.order.purpose == OUTSIDE:
-            # Its games were never here, so the file stands for them too: its rows count and are paid for.
-            shards = (artifact.digest,)
-            brought.shards.append(_games_elsewhere(artifact, counts, job, report, at_s))
+            # The file stands for its games too, told of or not: its rows count and are paid for.
+            brought.counted = _without_samples(state, counts.games)
+            shards = (artifact.digest, *(each.digest for each in brought.counted))
+            games = max(counts.games, sum(each.games for each in brought.counted))
+            brought.shards.append(_games_elsewhere(artifact, games, counts.rows, job, report, at_s))
         brought.samples.append(
             Samples(
                 digest=artifact.digest,
@@ -602,16 +611,28 @@ def _export(_state: ConfigState, job: OpenJob, report: JobReport, at_s: float) -
     return brought
 
 
+def _without_samples(state: ConfigState, games: int) -> list[Shard]:
+    """The oldest games of others that no samples hold yet, as many as a file of *games* can be made of."""
+    found: list[Shard] = []
+    for shard in state.shards.values():
+        if sum(each.games for each in found) >= games:
+            break
+        is_there = shard.state in (ShardState.UNCHECKED, ShardState.CHECKED)
+        if shard.worker == OUTSIDE and is_there and shard.digest not in state.sampled:
+            found.append(shard)
+    return found
+
+
 def _games_elsewhere(
-    artifact: JobArtifact, counts: _Rows, job: OpenJob, report: JobReport, at_s: float
+    artifact: JobArtifact, games: int, rows: int, job: OpenJob, report: JobReport, at_s: float
 ) -> Shard:
     return Shard(
         digest=artifact.digest,
         job_id=job.job_id,
         name=artifact.name,
         state=ShardState.CHECKED,
-        games=counts.games,
-        rows=counts.rows,
+        games=games,
+        rows=rows,
         model=None,
         simulations=0,
         worker=report.worker,

@@ -656,11 +656,9 @@ def _level(score: float, slope_per_hour: float) -> StabilityLevel:
 
 # How far a config has fallen behind its best, and how bad that is.
 #
-# Severity goes by rating points or by win rate, whichever says more, and only with enough games behind it.
-# Two regressions in a row count one level higher.
+# Severity goes by rating points. Two regressions in a row count one level higher.
 
 
-REGRESSION_GAMES_MIN = 50
 ESCALATE_AFTER = 2
 ACT_AFTER = 3  # in a row: a rollback is advised whatever the severity
 
@@ -680,7 +678,6 @@ class RegressionSeverity(IntEnum):
 
 
 RATING_DROPS = (20.0, 35.0, 50.0, 75.0)
-WIN_RATE_DROPS = (0.05, 0.075, 0.10, 0.15)
 
 
 class RegressionFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -700,17 +697,8 @@ class RegressionFinding(msgspec.Struct, frozen=True, kw_only=True):
         return self.severity >= RegressionSeverity.SEVERE or self.in_a_row >= ACT_AFTER
 
 
-def severity_of(drop: float, steps: Sequence[float] = RATING_DROPS) -> RegressionSeverity:
-    return RegressionSeverity(sum(drop >= step for step in steps))
-
-
-def win_rate_severity(before: float, now: float, *, games: int) -> RegressionSeverity:
-    """Severity of a fall of a win rate; too few games say nothing."""
-    return (
-        severity_of(before - now, WIN_RATE_DROPS)
-        if games >= REGRESSION_GAMES_MIN
-        else RegressionSeverity.NONE
-    )
+def severity_of(drop: float) -> RegressionSeverity:
+    return RegressionSeverity(sum(drop >= step for step in RATING_DROPS))
 
 
 def regression(curve: Sequence[Curve], *, in_a_row_before: int = 0) -> RegressionFinding | None:

@@ -69,10 +69,20 @@ def request_details(model: str, opponents: Iterable[str], *, games: int) -> dict
     return {"model": model, "opponents": list(opponents), "games": min(games, WANTED_GAMES_MAX)}
 
 
-def wanted_games(state: ConfigState, now_s: float) -> list[WantedGames]:
-    """The open requests, oldest first. What cannot be played (an unknown model) is no request."""
+def is_new_request(state: ConfigState, note: Noted, now_s: float) -> bool:
+    """Whether *note* asks for games that nobody waits for yet, and not since too long."""
+    known = {(each.model, each.opponent) for each in wanted_games(state, now_s)}
+    asked = {(each.model, each.opponent) for each in _requests_of(note)}
+    return now_s - note.at_s <= REQUEST_S_MAX and not asked <= known
+
+
+def wanted_games(state: ConfigState, now_s: float, waiting: Iterable[Noted] = ()) -> list[WantedGames]:
+    """The open requests, oldest first, with those of *waiting*, which are no facts yet.
+
+    What cannot be played (an unknown model) is no request.
+    """
     requests: dict[tuple[str, str], WantedGames] = {}
-    for note in state.notes:
+    for note in (*state.notes, *waiting):
         # A request of a clock that was put back since waits for its time: no game would count as its own.
         if note.topic != WANTED_TOPIC or not 0.0 <= now_s - note.at_s <= REQUEST_S_MAX:
             continue

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ringrift.daemons.planning import BACKPRESSURE, OPERATOR, STOPPED_BY_PERSON
+from ringrift.daemons.requests import DaemonRequest, what_it_means
 from ringrift.daemons.status import DaemonReader
 from ringrift.daemons.types import DaemonType
 from ringrift.decoding import convert_to
@@ -224,6 +225,17 @@ class StageStop(msgspec.Struct, frozen=True, kw_only=True):
     def reason(self) -> str:
         since = datetime.fromtimestamp(self.since_s, UTC)
         return f"{self.daemon.upper()} is stopped: {self.why} (since {since:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def not_done(stopped: Mapping[str, DaemonRequest]) -> dict[str, str]:
+    """Of each daemon that somebody stopped who it was, why and since when, and what nobody does meanwhile."""
+    stops = [
+        StageStop(daemon=name, why=asked.cause or "a person wanted it so", since_s=asked.at_s)
+        for name, asked in stopped.items()
+    ]
+    return {
+        each.daemon: f"{each.reason}; without it: {what_it_means(each.daemon, stopped)}" for each in stops
+    }
 
 
 Stops = Mapping[str, StageStop]
