@@ -113,7 +113,7 @@ def inference(seconds: float) -> dict[str, float]:
 def training(seconds: float) -> dict[str, float]:
     game = make_game(KEY)
     net = build(game, PRESET, seed=1).to("cuda", memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimiser = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=True)
     layout = game.action_layout
     options = layout.planes * layout.rows * layout.columns + layout.placeless
     planes = torch.rand((TRAINING_BATCH, *game.observation_shape), device="cuda")
@@ -129,9 +129,9 @@ def training(seconds: float) -> dict[str, float]:
         return functional.cross_entropy(logits, policy) + functional.mse_loss(judged.values.float(), values)
 
     def step() -> None:
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss_of(planes).backward()
-        optimiser.step()
+        optimizer.step()
 
     return {"batch": TRAINING_BATCH, "samples_per_s": TRAINING_BATCH / _step_s(step, seconds)}
 

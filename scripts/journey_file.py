@@ -1,4 +1,4 @@
-"""A file to a verified copy: what a job sealed on one node is catalogued, sent, and verified on another.
+"""A file to a verified copy: what a job sealed on one node is cataloged, sent, and verified on another.
 
 Both nodes are real: each has a data folder and a store of its own. The other one is a process of its own with
 its data server, which traces itself; this one runs the sync daemon. It ends with the receipt of the other

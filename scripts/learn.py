@@ -276,7 +276,7 @@ def evaluate(options: argparse.Namespace) -> int:
             results.sort(key=lambda each: (each["against"], each["simulations"], each["cpu_s"], each["seed"]))
             seal_json(results_path, results)
             say(event="match", **found)
-    summarise(results, options.out)
+    summarize(results, options.out)
     return 0
 
 
@@ -319,7 +319,7 @@ def opponent_player(opponent: str, game: Game, preset: str, simulations: int) ->
 # Results.
 
 
-def summarise(results: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
+def summarize(results: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
     """Mean and spread over the seeds."""
     summary = over_seeds(results, by=("against", "simulations", "cpu_s"))
     seal_json(out / "summary.json", summary)
@@ -327,7 +327,7 @@ def summarise(results: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
 
 
 def plot(options: argparse.Namespace) -> int:
-    summary = summarise(read_json(options.out / "results.json"), options.out)
+    summary = summarize(read_json(options.out / "results.json"), options.out)
     series: dict[str, list[tuple[float, float]]] = {}
     bands: dict[str, list[tuple[float, float, float]]] = {}
     for each in summary:

@@ -1,4 +1,4 @@
-"""How often a player's move keeps the game-theoretic result, on connect-four positions labelled by a solver.
+"""How often a player's move keeps the game-theoretic result, on connect-four positions labeled by a solver.
 
 The positions are in `tests/data/connect_four_positions.txt`, a line each: the columns played from the start,
 then what each of the seven columns leads to for the player on turn (+ a win, = a draw, - a loss, . full).

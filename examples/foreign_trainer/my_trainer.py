@@ -34,7 +34,7 @@ def say(event: str, **fields: Any) -> None:
 
 
 class MyTraining:
-    """One run: the network, its optimiser, and how many steps it has made."""
+    """One run: the network, its optimizer, and how many steps it has made."""
 
     def __init__(self, params: dict[str, Any]) -> None:
         self.params, self.game = params, load_game(params["config"])
@@ -43,7 +43,7 @@ class MyTraining:
             self.net, self.parent = load_model(Path(params["parent"]), config=self.game.key)
         else:
             self.net = build(self.game, params.get("preset", "small"), seed=params.get("seed", 0))
-        self.optimiser = torch.optim.SGD(self.net.parameters(), lr=params.get("lr", 0.02), momentum=0.9)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=params.get("lr", 0.02), momentum=0.9)
         self.steps, self.batch = params.get("steps", 100), params.get("batch", 64)
         self.step, self.loss = 0, float("nan")
         self.out = Path(params["out"])
@@ -71,7 +71,7 @@ class MyTraining:
         if self.checkpoint.exists():
             saved = torch.load(self.checkpoint, weights_only=True)
             self.net.load_state_dict(saved["net"])
-            self.optimiser.load_state_dict(saved["optimiser"])
+            self.optimizer.load_state_dict(saved["optimizer"])
             self.step = saved["step"]
 
     def learn(self) -> None:
@@ -82,9 +82,9 @@ class MyTraining:
             judged = self.net(self.planes[rows])
             loss = functional.cross_entropy(judged.logits(), self.policies[rows])
             loss = loss + functional.mse_loss(judged.values[:, 0], self.values[rows])
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             loss.backward()
-            self.optimiser.step()
+            self.optimizer.step()
             self.step, self.loss = self.step + 1, round(float(loss.detach()), 4)
             if self.step % SAY_EVERY == 0 or self.step == self.steps:
                 say("progress", stage="training", done=self.step, total=self.steps, loss=self.loss)
@@ -92,7 +92,7 @@ class MyTraining:
     def pause(self) -> int:
         """Keep what a later run needs: whole, or not there."""
         part = self.checkpoint.with_suffix(".part")
-        saved = {"net": self.net.state_dict(), "optimiser": self.optimiser.state_dict(), "step": self.step}
+        saved = {"net": self.net.state_dict(), "optimizer": self.optimizer.state_dict(), "step": self.step}
         torch.save(saved, part)
         part.replace(self.checkpoint)
         say("result", status="stopped", exit_code=STOPPED, steps=self.step)

@@ -109,7 +109,7 @@ _HOMES: dict[Part, dict[str, str]] = {
     Part.RESOURCES: {
         "cache_coordination": "ringrift.resources.cache",
         "local_guard": "ringrift.resources.memory",
-        "utilization": "ringrift.resources.utilisation",
+        "utilization": "ringrift.resources.utilization",
         "resource_targets": "ringrift.resources.targets",
         "forecasting": "ringrift.resources.forecasting",
     },

@@ -113,7 +113,7 @@ class HealthCheckResult:
 C = TypeVar("C")
 
 
-def told_by_store(check: Callable[[C], HealthCheckResult]) -> Callable[[C], HealthCheckResult]:
+def reported_by_store(check: Callable[[C], HealthCheckResult]) -> Callable[[C], HealthCheckResult]:
     """Mark a health check that asks the store: while that does not answer, nobody knows how it is."""
 
     @functools.wraps(check)

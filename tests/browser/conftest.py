@@ -6,7 +6,7 @@ import pytest
 
 from live_site import PATIENCE_S, Site, running_browser
 
-# How many pixels of the canvas are painted in the colour of the curve.
+# How many pixels of the canvas are painted in the color of the curve.
 PAINTED = """selector => {
   const canvas = document.querySelector(selector + ' canvas');
   const probe = document.createElement('canvas').getContext('2d');
@@ -57,7 +57,7 @@ class Visitor:
         )
 
     def wait_for_curve(self, selector):
-        """Wait until a good part of the canvas has the colour of the curve."""
+        """Wait until a good part of the canvas has the color of the curve."""
         self.page.wait_for_function(f"selector => ({PAINTED})(selector) > 400", arg=selector)
 
     def wait_for_complaint(self, text):

@@ -193,7 +193,7 @@ def test_the_theme_is_switched_and_remembered(site, visit):
     visitor = visit(theme="dark")
     visitor.page.get_by_role("button", name="Switch between dark and light").click()
     assert visitor.page.evaluate("document.documentElement.dataset.theme") == "light"
-    visitor.wait_for_curve("#rating-plot")  # it is drawn anew in the other colours
+    visitor.wait_for_curve("#rating-plot")  # it is drawn anew in the other colors
     visitor.page.reload()
     assert visitor.page.evaluate("document.documentElement.dataset.theme") == "light"
 

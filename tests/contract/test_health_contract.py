@@ -15,7 +15,7 @@ import pytest
 
 from ringrift.coordination.coordination_bootstrap import (
     bootstrap_coordination,
-    get_initialiser,
+    get_initializer,
     shutdown_coordination,
 )
 from ringrift.coordination.coordinator_config import get_settings
@@ -136,7 +136,7 @@ async def test_every_daemon_answers_while_it_runs_and_is_not_healthy_when_it_has
 
 async def test_every_coordinator_answers_while_it_is_up_and_is_not_healthy_when_it_has_ended():
     bootstrap_coordination()
-    instances = dict(get_initialiser().instances)
+    instances = dict(get_initializer().instances)
     assert set(instances) == set(BUILT)
     for name, instance in instances.items():
         if BUILT[name].pattern is InitPattern.IMPORT:

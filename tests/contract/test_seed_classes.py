@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ringrift.coordination.coordination_bootstrap import bootstrap_coordination, get_initialiser
+from ringrift.coordination.coordination_bootstrap import bootstrap_coordination, get_initializer
 from ringrift.coordination.daemon_factory import get_daemon_factory
 from ringrift.coordination.data_pipeline_orchestrator import PipelineConfig
 from ringrift.coordination.duration_scheduler import BusyHours
@@ -408,7 +408,7 @@ async def test_every_daemon_and_every_coordinator_says_how_it_is():
     daemons = {each: await factory.create(each) for each in factory.registered_types()}
     assert [each for each, made in daemons.items() if not callable(getattr(made, "health_check", None))] == []
     bootstrap_coordination()
-    made = get_initialiser().instances
+    made = get_initializer().instances
     assert made
     assert [name for name, each in made.items() if not callable(getattr(each, "health_check", None))] == []
 

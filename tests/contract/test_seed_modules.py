@@ -106,9 +106,9 @@ def test_a_typo_gets_a_suggestion():
         _ = module.HealthCheckHelpr
 
 
-def test_a_misspelt_name_cannot_be_imported():
+def test_a_misspelled_name_cannot_be_imported():
     with pytest.raises(ImportError, match="cannot import name"):
-        exec("from app.coordination import initialise_everything", {})
+        exec("from app.coordination import initialize_everything", {})
 
 
 def test_an_old_path_warns_where_it_is_used_and_still_works():

@@ -23,7 +23,7 @@ from app._table import ALIASES
 
 WORDS = re.compile(
     r"(get_\w*(stats|status|health|metrics|summary|states?|score|level|priorities|weights|priority_configs|feedback"
-    r"|quality|stage|judgement|iterations|transitions|models|production_model(_id)?|trigger_conditions)"
+    r"|quality|stage|judgment|iterations|transitions|models|production_model(_id)?|trigger_conditions)"
     r"|health_(check|summary)|analyze(_metrics)?|weights|plateaus|velocity|search_budget|refused_shards)$"
 )
 CONFIG = "connect_four_2p"

@@ -14,7 +14,7 @@ from data_cluster import running_node
 from data_http import SECRET, DataServerProcess
 from ringrift.data.artifacts import ArtifactKind, Receipt
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.manifest.catalog import Cataloguer
+from ringrift.data.manifest.catalog import Cataloger
 from ringrift.data.manifest.store import DAY_S
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.consolidation import ConsolidationDaemon, ConsolidationRules
@@ -152,7 +152,7 @@ async def test_row_21_shards_that_a_worker_played_are_merged_by_a_worker_game_by
         plane = DataPlane(bench.engine, settings, runtime, nodes=nodes)
         worker = bench.start_worker()
         await bench.until_state(await bench.order("selfplay", selfplay), WorkState.DONE)
-        await Cataloguer(plane).catalogue()
+        await Cataloger(plane).catalog()
         small = [each for each in await plane.manifest.artifacts() if each.kind is ArtifactKind.GAMES]
         assert len(small) == 6
         router = UnifiedEventRouter(enable_cross_process_polling=False)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ringrift.coordination.coordinator_dependencies import COORDINATOR_REGISTRY, InitPattern
-from ringrift.coordination.initializer import BootstrapOptions, Initialiser
+from ringrift.coordination.initializer import BootstrapOptions, Initializer
 from ringrift.coordination.sync_coordinator import SyncCoordinator, SyncFacade, SyncRouter, SyncScheduler
 from ringrift.coordination.system_health_monitor import SystemHealthMonitor
 from ringrift.data.config import AutoSyncConfig
@@ -21,8 +21,8 @@ class Listeners:
         for name, spec in COORDINATOR_REGISTRY.items():
             if spec.pattern is InitPattern.WIRE and not spec.not_built_reason and name not in but:
                 alone = {name: replace(spec, depends_on=())}
-                walk = Initialiser(alone, publish=lambda _event, _payload: None)
-                walk.initialise(BootstrapOptions(arguments={"router": router}))
+                walk = Initializer(alone, publish=lambda _event, _payload: None)
+                walk.initialize(BootstrapOptions(arguments={"router": router}))
                 assert walk.errors == []
                 self.wired |= walk.instances
         alerts = SystemHealthMonitor(router=router, health_manager=self["health_manager"])

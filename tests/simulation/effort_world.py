@@ -58,7 +58,7 @@ class Pace:
     sample_steps_per_s: float
 
 
-# On the largest boards the smallest piece of training takes 130 s if it is not ended before, and a judgement
+# On the largest boards the smallest piece of training takes 130 s if it is not ended before, and a judgment
 # of one game from every seat two minutes.
 PACES = {
     "connect_four": Pace(15.0, 20, 6_000.0),

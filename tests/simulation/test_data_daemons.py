@@ -16,7 +16,7 @@ CONFIG = "hex8_2p"
 DAY_S = 24 * HOUR_S
 
 
-def test_games_made_here_go_to_a_neighbour_only_while_auto_sync_runs():
+def test_games_made_here_go_to_a_neighbor_only_while_auto_sync_runs():
     async def body(machine):
         async def cause(number):
             games = await machine.make(f"games {number}".encode(), "a", config=CONFIG, games=1_000, node="a")
@@ -196,7 +196,7 @@ def test_small_shards_are_merged_only_while_data_consolidation_runs():
 
 # Daemon: the test that stops it and sees the machine do without.
 SHOWN_BY = {
-    "auto_sync": test_games_made_here_go_to_a_neighbour_only_while_auto_sync_runs,
+    "auto_sync": test_games_made_here_go_to_a_neighbor_only_while_auto_sync_runs,
     "data_cleanup": test_poor_games_are_marked_only_while_data_cleanup_runs,
     "data_consolidation": test_small_shards_are_merged_only_while_data_consolidation_runs,
     "elo_sync": test_the_records_of_this_node_are_sealed_for_others_only_while_elo_sync_runs,

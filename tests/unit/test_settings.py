@@ -177,7 +177,7 @@ def test_a_named_config_file_must_exist(tmp_path):
         load_settings({"RINGRIFT_CONFIG": str(tmp_path / "gone.toml")})
 
 
-def test_a_misspelt_variable_is_pointed_out():
+def test_a_misspelled_variable_is_pointed_out():
     assert load_settings({"RINGRIFT_HELTH_PORT": "1"}).unknown_variables == ("RINGRIFT_HELTH_PORT",)
 
 

@@ -167,8 +167,8 @@ _STYLES = {
     "blocked": "red",
     "problem": "red",
 }
-_GRAVITY = {"problem": 2, "warning": 1}
-_DEEDS_FIRST, _DEEDS_LAST = ("staged", "promoted", "refused", "took back"), ("waits", "failed")
+_SEVERITY = {"problem": 2, "warning": 1}
+_KINDS_FIRST, _KINDS_LAST = ("staged", "promoted", "refused", "took back"), ("waits", "failed")
 
 
 def draw_run(status: RunStatus, *, now_s: float, width: int, height: int | None = None) -> RenderableType:
@@ -198,7 +198,7 @@ def draw_run(status: RunStatus, *, now_s: float, width: int, height: int | None 
 def _findings(status: RunStatus, limit: int) -> list[RenderableType]:
     """The gravest first."""
     findings = [each for each in status.findings if each.get("level") != "fine"]
-    findings.sort(key=lambda each: _GRAVITY.get(str(each.get("level")), 0), reverse=True)
+    findings.sort(key=lambda each: _SEVERITY.get(str(each.get("level")), 0), reverse=True)
     lines: list[RenderableType] = [
         Text(f"doctor: {each.get('text', '')}", style=_STYLES.get(str(each.get("level")), ""))
         for each in findings[:limit]
@@ -371,8 +371,8 @@ def _decisions(status: RunStatus, limit: int) -> RenderableType:
     for place in range(3):
         table.add_column(no_wrap=place < 2)
     for decision in status.decisions[:limit]:
-        deed, about = deed_of(decision.what)
-        what = Text(deed, style=_STYLES.get(deed, "bold"))
+        kind, about = decision_kind(decision.what)
+        what = Text(kind, style=_STYLES.get(kind, "bold"))
         names = [decision.config if len(status.configs) > 1 else "", about]
         about = ": ".join([" ".join(name for name in names if name), decision.reason]).removeprefix(": ")
         table.add_row(
@@ -383,14 +383,14 @@ def _decisions(status: RunStatus, limit: int) -> RenderableType:
     return Group(Text("last decisions", style="bold"), table)
 
 
-def deed_of(what: str) -> tuple[str, str]:
+def decision_kind(what: str) -> tuple[str, str]:
     """`promoted 3f9c…` is a deed and its object; `train waits` is one the other way round."""
-    for deed in _DEEDS_FIRST:
-        if what.startswith(f"{deed} "):
-            return deed, what.removeprefix(f"{deed} ")
-    for deed in _DEEDS_LAST:
-        if what.endswith(f" {deed}"):
-            return deed, stage_title(what.removesuffix(f" {deed}"))
+    for kind in _KINDS_FIRST:
+        if what.startswith(f"{kind} "):
+            return kind, what.removeprefix(f"{kind} ")
+    for kind in _KINDS_LAST:
+        if what.endswith(f" {kind}"):
+            return kind, stage_title(what.removesuffix(f" {kind}"))
     return stage_title(what), ""
 
 

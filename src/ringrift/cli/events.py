@@ -293,7 +293,7 @@ def _audit_row(entry: AuditEntry, now_s: float) -> tuple[str, ...]:
 
 
 def _point_out(name: str) -> None:
-    """An event that is in no catalog may be one of the user's own; more often it is misspelt."""
+    """An event that is in no catalog may be one of the user's own; more often it is misspelled."""
     if any(is_canonical(each) for each in delivered_as(name)):
         return
     click.secho(f"ringrift: {_unknown(name)}", fg="yellow", err=True)

@@ -172,7 +172,7 @@ def _what_it_means(name: str, *, runs: bool) -> str:
     return what_it_means(name, {*stopped, *(_left_out() if runs else ())})
 
 
-_DEEDS = {DaemonVerb.STOP: "is stopped", DaemonVerb.START: "is started", DaemonVerb.RESTART: "was restarted"}
+_DONE = {DaemonVerb.STOP: "is stopped", DaemonVerb.START: "is started", DaemonVerb.RESTART: "was restarted"}
 _NEXT = {DaemonVerb.STOP: "stays stopped", DaemonVerb.START: "starts", DaemonVerb.RESTART: "starts"}
 
 
@@ -183,7 +183,7 @@ def _outcome(done: DaemonRequest, *, runs: bool) -> str:
         return f"the run has not answered within {duration(ANSWER_S_MAX)}; the request is noted and stands"
     if done.problem:
         return f"{done.daemon} could not be asked to {done.want}: {done.problem}"
-    return f"{done.daemon} {_DEEDS[done.want]}"
+    return f"{done.daemon} {_DONE[done.want]}"
 
 
 def _daemon_row(
@@ -326,7 +326,7 @@ async def _statistics(engine: Engine) -> tuple[WorkerStatus, ...]:
 async def _make_fact(engine: Engine, asked: Request) -> bool:
     """Ask for it in every config; return whether it is a fact now."""
     runtime, states = system_runtime(), await read_states(engine.kv, None)
-    # A misspelt name would be kept as a fact for ever.
+    # A misspelled name would be kept as a fact for ever.
     await require_worker(engine.kv, states, asked.worker)
     if not any(changes_standing(state, asked, runtime.now_s()) for state in states):
         is_aside = isinstance(asked, WorkerSetAside)

@@ -58,7 +58,7 @@ FIELDS_SHOWN = 4
 SUMMARY_EVERY_S = 30.0  # often enough to see that it lives, seldom enough for a log that is kept
 LINK_TEXT = "the live page, with the key to act; good once (`ringrift link` prints another):"
 BORDER_CHARS, BORDER_LINES = 4, 6
-_COLOURS = {
+_COLORS = {
     "healthy": "green",
     "degraded": "yellow",
     "unhealthy": "red",
@@ -194,7 +194,7 @@ class LiveView:
         address = read_address(get_settings().coordination_dir)
         text = Text() if status is None else head_line(status, now_s=now_s).append("\n")
         well = health["status"]
-        text.append(f"{well}, {health['running']} of {health['total']} daemons", style=_COLOURS.get(well, ""))
+        text.append(f"{well}, {health['running']} of {health['total']} daemons", style=_COLORS.get(well, ""))
         text.append(f"   page {address.url if address else 'not served'}")
         text.append(f"   data {self._data_dir}   log {self._log_path}", style="dim")
         if self._not_built and status is None:
@@ -211,7 +211,7 @@ class LiveView:
         for name, row in manager.get_status()["daemons"].items():
             if row["state"] == DaemonState.STOPPED.value and not row["restart_count"]:
                 continue
-            state = Text(row["state"], style=_COLOURS.get(row["state"], ""))
+            state = Text(row["state"], style=_COLORS.get(row["state"], ""))
             up = f"{row['uptime_seconds']:.0f} s"
             table.add_row(name, state, up, str(row["restart_count"]), row["last_error"] or "")
         return table

@@ -112,7 +112,7 @@ class AutoExportDaemon(StageDaemon):
     def _on_event(self, event: RouterEvent) -> None:
         """Any of them may have brought the rows that an export waits for."""
         self.signals.note(event)
-        get_loop_waker().ring_for(event)
+        get_loop_waker().wake_for(event)
 
     async def _run_cycle(self) -> None:
         self.states = {config: export_state(each.state) for config, each in self._situations.all().items()}

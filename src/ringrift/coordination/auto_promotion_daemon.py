@@ -1,4 +1,4 @@
-"""AUTO_PROMOTION: how the judgement of each config stands, and what follows a verdict.
+"""AUTO_PROMOTION: how the judgment of each config stands, and what follows a verdict.
 
 The plan decides and the controller swaps the champion. This daemon shows why, publishes the champion's files,
 and turns what is said against a champion into a second look at it: games against its predecessor, judged by
@@ -26,9 +26,9 @@ from ringrift.health.run_status import Curve
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.job_announcements import blob_path
-from ringrift.learning.judging.promotion import ROLLBACK, PromotionJudgement, PromotionRules, judge
+from ringrift.learning.judging.promotion import ROLLBACK, PromotionJudgment, PromotionRules, judge
 from ringrift.learning.models import MODELS_FOLDER, ChampionFiles
-from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rechecked_since, under_judgement
+from ringrift.learning.plan.evaluation import RECHECK_TOPIC, recheck_count, rechecked_since, under_judgment
 from ringrift.learning.plan.trust import previous_champion
 from ringrift.learning.situation import Situation, Situations
 from ringrift.process import getter_of
@@ -43,7 +43,7 @@ log = structlog.get_logger()
 INTERVAL_S = 60.0
 # One regression leads to several events within seconds; they are one reason to look again.
 COOLDOWN_S = 300.0
-NEWS_MAX = 100
+REPORTS_MAX = 100
 # A regression this small is noise as often as not; the test would only repeat what it said.
 _MILD = frozenset({"none", "minor"})
 _SHOWN_ONLY = frozenset({"LOW_QUALITY_DATA_WARNING"})  # of the data, which says nothing of this champion
@@ -81,10 +81,10 @@ class AutoPromotionDaemon(AskedDaemon):
 
     # --- what it knows ------------------------------------------------------------------------------------
 
-    def get_judgement(self, config_key: str) -> PromotionJudgement | None:
+    def get_judgment(self, config_key: str) -> PromotionJudgment | None:
         """How the candidate stands that is judged now or next; None if there is none."""
         situation = self._situations.get(config_key)
-        candidate = None if situation is None else under_judgement(situation.state)
+        candidate = None if situation is None else under_judgment(situation.state)
         if situation is None or candidate is None:
             return None
         state = situation.state
@@ -115,7 +115,7 @@ class AutoPromotionDaemon(AskedDaemon):
             return
         # Kept before the checks below, so that health shows a report also when it leads to no second look.
         self._reports[config] = (now_s, words)
-        while len(self._reports) > NEWS_MAX:
+        while len(self._reports) > REPORTS_MAX:
             self._reports.popitem(last=False)
         state = loop.state(config)
         if event.event_type in _SHOWN_ONLY or not self._may_look_again(state, now_s):
@@ -159,8 +159,8 @@ class AutoPromotionDaemon(AskedDaemon):
         except (RingRiftError, OSError) as error:
             log.error("promotion.not_installed", config=state.config, model=champion, error=str(error))
             # Told once per champion: the cycle tries again every minute and would repeat the event each time.
-            told, _ = self._failed.get(state.config, ("", ""))
-            if champion != told:
+            reported, _ = self._failed.get(state.config, ("", ""))
+            if champion != reported:
                 self._failed[state.config] = (champion, str(error))
                 await self._tell_failed(state.config, champion, error)
         else:
@@ -189,16 +189,16 @@ class AutoPromotionDaemon(AskedDaemon):
         if len(now) < 2 or not all(count > self._crossed.get(config, 0) for config, count in now.items()):
             return
         self._crossed = now
-        told = {"model_id": state.champion or "", "config_keys": sorted(now)}
+        models = {"model_id": state.champion or "", "config_keys": sorted(now)}
         decision = "every config has a new champion"
-        await self.router.publish("CROSSBOARD_PROMOTION", {**told, "decision": decision}, self.name)
+        await self.router.publish("CROSSBOARD_PROMOTION", {**models, "decision": decision}, self.name)
 
     @reported_health
     def health_check(self) -> HealthCheckResult:
         standing = {
             config: found.reason
             for config in self._situations.all()
-            if (found := self.get_judgement(config)) is not None
+            if (found := self.get_judgment(config)) is not None
         }
         reports = {config: words for config, (_, words) in self._reports.items()}
         failed = dict(self._failed.values())

@@ -109,10 +109,10 @@ class QueueMonitorDaemon(HandlerBase):
         if signal.should_pause:
             level = max(level, signal.level)
         before, now_s = await self._monitor.announced(), self._runtime.now_s()
-        told = before
+        last = before
         if before.active and level.throttles and not before.is_measured(now_s):
-            told = Announced()  # nobody goes by it any more, so it is told again
-        self.announced, reports = told.step(level, now_s)
+            last = Announced()  # nobody goes by it any more, so it is told again
+        self.announced, reports = last.step(level, now_s)
         if self.announced.active:
             why = _why(self._monitor.fullest(), signal, level) if level.throttles else before.reason
             self.announced = replace(self.announced, reason=why, measured_s=now_s)
@@ -180,7 +180,7 @@ class WorkQueueMonitorDaemon(HandlerBase):
         interval_s: float = WORK_INTERVAL_S,
     ) -> None:
         super().__init__("work_queue_monitor", cycle_interval=interval_s, router=router, runtime=runtime)
-        self._engine, self._book = engine, book or get_duration_store()
+        self._engine, self._durations = engine, book or get_duration_store()
         self._lifecycle = lifecycle or get_task_lifecycle_coordinator()
         self._resources = resources or (lambda: read_resources(get_settings().data_dir))
         # A registry of its own: it must read from the engine that this daemon was given.
@@ -220,7 +220,7 @@ class WorkQueueMonitorDaemon(HandlerBase):
 
     async def _is_stuck(self, task: RunningTask) -> bool:
         """Running for longer than its job runner should have let it."""
-        limit_s = await self._book.timeout_s(task.task_type.value, task.config_key)
+        limit_s = await self._durations.timeout_s(task.task_type.value, task.config_key)
         # The job runner ends a job at the limit itself; one that outlives that by far has nobody who does.
         return self._runtime.now_s() - task.started_s > 2 * limit_s
 

@@ -30,7 +30,7 @@ from ringrift.coordination.handler_resilience import get_handler_metrics
 from ringrift.coordination.initializer import (
     BootstrapOptions,
     Ending,
-    Initialiser,
+    Initializer,
     discard,
     shut_down,
     shut_down_async,
@@ -66,16 +66,16 @@ __all__ = [
     "start_coordination",
 ]
 
-# The documents' calls that start, describe and end the whole system. All are views of one initialiser.
+# The documents' calls that start, describe and end the whole system. All are views of one initializer.
 
 
 SHUTDOWN_TIMEOUT_S = 30.0
 HEARTBEAT_THRESHOLD_S = 60.0
 
 
-def get_initialiser() -> Initialiser:
+def get_initializer() -> Initializer:
     """Return the one of this process."""
-    return process_scope().get(Initialiser, lambda: Initialiser(publish=_publish))
+    return process_scope().get(Initializer, lambda: Initializer(publish=_publish))
 
 
 def bootstrap_coordination(
@@ -99,9 +99,9 @@ def bootstrap_coordination(
     _check_flags(require_master_loop=require_master_loop, register_with_registry=register_with_registry)
     if require_master_loop:
         require_running_master_loop()
-    initialiser = get_initialiser()
-    initialiser.initialise(_options(initialiser, options, auto_trigger=pipeline_auto_trigger))
-    return _after_start(initialiser, register=register_with_registry)
+    initializer = get_initializer()
+    initializer.initialize(_options(initializer, options, auto_trigger=pipeline_auto_trigger))
+    return _after_start(initializer, register=register_with_registry)
 
 
 async def start_coordination(
@@ -109,11 +109,11 @@ async def start_coordination(
 ) -> dict[str, Any]:
     """`bootstrap_coordination` for code on a loop; also takes over the state that the last run saved."""
     _check_flags(register_with_registry=register_with_registry)
-    initialiser = get_initialiser()
-    await initialiser.initialise_async(_options(initialiser, options, auto_trigger=pipeline_auto_trigger))
-    status = _after_start(initialiser, register=register_with_registry)
+    initializer = get_initializer()
+    await initializer.initialize_async(_options(initializer, options, auto_trigger=pipeline_auto_trigger))
+    status = _after_start(initializer, register=register_with_registry)
     # Last: a start that is refused above leaves the saved states alone.
-    await get_snapshot_coordinator().restore_all(initialiser.instances)
+    await get_snapshot_coordinator().restore_all(initializer.instances)
     return status
 
 
@@ -131,26 +131,26 @@ def initialize_all_coordinators(
     *heartbeat_threshold* seconds of silence, 60 unless a call said otherwise. A second call is as one of
     `bootstrap_coordination`.
     """
-    initialiser = get_initialiser()
+    initializer = get_initializer()
     # Only the first call has a default: later ones would otherwise change back what a call had chosen.
-    if heartbeat_threshold is None and not initialiser.initialized:
+    if heartbeat_threshold is None and not initializer.initialized:
         heartbeat_threshold = HEARTBEAT_THRESHOLD_S
     arguments = {**options, "heartbeat_threshold": heartbeat_threshold}
     # An option of the documents. False cannot be had here, and ignoring it would hide that.
     if not arguments.pop("wrap_handlers", True):
         raise ConfigError("wrap_handlers is False; the router isolates every handler, there is no other way")
     wanted = _options(
-        initialiser,
+        initializer,
         arguments,
         auto_trigger=auto_trigger_pipeline,
         tries_max=max_retries,
         retry_delay_s=retry_delay,
     )
-    initialiser.initialise(wanted)
-    _after_start(initialiser, register=None)
+    initializer.initialize(wanted)
+    _after_start(initializer, register=None)
     results = {
-        spec.short_name: initialiser.results[spec.name]
-        for spec in initialiser.registry.values()
+        spec.short_name: initializer.results[spec.name]
+        for spec in initializer.registry.values()
         if spec.short_name
     }
     return {
@@ -162,16 +162,16 @@ def initialize_all_coordinators(
 
 def get_bootstrap_status() -> dict[str, Any]:
     """Return what is up, what is not, and why."""
-    initialiser = get_initialiser()
-    results = initialiser.results
+    initializer = get_initializer()
+    results = initializer.results
 
     def named(outcome: InitOutcome) -> list[str]:
         return [name for name, result in results.items() if result.outcome is outcome]
 
     return {
-        "initialized": initialiser.initialized,
-        "started_at": _moment(initialiser.started_s),
-        "completed_at": _moment(initialiser.completed_s),
+        "initialized": initializer.initialized,
+        "started_at": _moment(initializer.started_s),
+        "completed_at": _moment(initializer.completed_s),
         "initialized_count": len(named(InitOutcome.INITIALIZED)),
         "subscribed_count": sum(result.subscribed for result in results.values()),
         "total_count": len(results),
@@ -183,31 +183,31 @@ def get_bootstrap_status() -> dict[str, Any]:
             }
             for name, result in results.items()
         },
-        "errors": list(initialiser.errors),
+        "errors": list(initializer.errors),
         "skipped": [*named(InitOutcome.SKIPPED), *named(InitOutcome.RETIRED)],
         "disabled": named(InitOutcome.DISABLED),
         "not_built": named(InitOutcome.NOT_BUILT),
-        "shutdown_requested": initialiser.shutdown_requested,
+        "shutdown_requested": initializer.shutdown_requested,
     }
 
 
 def is_coordination_ready() -> bool:
     """Whether everything that the rest stands on is up, as far as this version contains it."""
-    initialiser = get_initialiser()
-    needed = [name for name, spec in initialiser.registry.items() if spec.needed_for_ready]
-    return initialiser.initialized and all(
-        initialiser.results[name].initialized or initialiser.results[name].outcome is InitOutcome.NOT_BUILT
+    initializer = get_initializer()
+    needed = [name for name, spec in initializer.registry.items() if spec.needed_for_ready]
+    return initializer.initialized and all(
+        initializer.results[name].initialized or initializer.results[name].outcome is InitOutcome.NOT_BUILT
         for name in needed
     )
 
 
 def shutdown_coordination() -> dict[str, Any]:
     """End all coordinators in reverse order; afterwards the system can be brought up again."""
-    initialiser = get_initialiser()
-    if not initialiser.initialized:
+    initializer = get_initializer()
+    if not initializer.initialized:
         return {"shutdown": False, "reason": "not initialized"}
     runtime = system_runtime()
-    endings = shut_down(initialiser, timeout_s=SHUTDOWN_TIMEOUT_S, runtime=runtime)
+    endings = shut_down(initializer, timeout_s=SHUTDOWN_TIMEOUT_S, runtime=runtime)
     _forget_ended(endings)
     return {
         "shutdown": True,
@@ -222,19 +222,19 @@ async def shutdown_all_coordinators(
     timeout_seconds: float = SHUTDOWN_TIMEOUT_S, *, emit_events: bool = True
 ) -> dict[str, Any]:
     """Save coordinator state, then end all in reverse order, all within *timeout_seconds*."""
-    runtime, initialiser = system_runtime(), get_initialiser()
+    runtime, initializer = system_runtime(), get_initializer()
     began_s = runtime.monotonic_s()
-    if initialiser.instances:
+    if initializer.instances:
         # Saved before anything ends, while states are whole; half of the time stays for the endings.
-        await get_snapshot_coordinator().save_all(initialiser.instances, timeout_s=timeout_seconds / 2)
+        await get_snapshot_coordinator().save_all(initializer.instances, timeout_s=timeout_seconds / 2)
     left_s = timeout_seconds - (runtime.monotonic_s() - began_s)
     endings = await shut_down_async(
-        initialiser, timeout_s=max(0.0, left_s), runtime=runtime, emit_events=emit_events
+        initializer, timeout_s=max(0.0, left_s), runtime=runtime, emit_events=emit_events
     )
     _forget_ended(endings)
     return {
         "status": {
-            _shown_name(initialiser, ending.name): {
+            _shown_name(initializer, ending.name): {
                 "success": not ending.error,
                 "error": ending.error or None,
             }
@@ -264,12 +264,12 @@ def _check_flags(**flags: bool | None) -> None:
 
 
 def _options(
-    initialiser: Initialiser, named: Mapping[str, Any], *, auto_trigger: bool | None, **retries: Any
+    initializer: Initializer, named: Mapping[str, Any], *, auto_trigger: bool | None, **retries: Any
 ) -> BootstrapOptions:
-    switches = {spec.switch for spec in initialiser.registry.values() if spec.switch}
+    switches = {spec.switch for spec in initializer.registry.values() if spec.switch}
     # Documents spell some switches shorter than the names of their coordinators; both spellings work.
-    switches |= {f"enable_{name}" for name in initialiser.registry}
-    taken = {name for spec in initialiser.registry.values() for name in spec.arguments}
+    switches |= {f"enable_{name}" for name in initializer.registry}
+    taken = {name for spec in initializer.registry.values() for name in spec.arguments}
     if unknown := sorted(set(named) - switches - taken):
         raise ConfigError(
             f"bootstrap knows no option {unknown[0]!r}; it has: {', '.join(sorted(switches | taken))}"
@@ -290,42 +290,42 @@ def _options(
     )
 
 
-def _after_start(initialiser: Initialiser, *, register: bool | None) -> dict[str, Any]:
+def _after_start(initializer: Initializer, *, register: bool | None) -> dict[str, Any]:
     """List the coordinators for others, unless a call said no to that."""
     if register is not None:
-        initialiser.listed = register
+        initializer.listed = register
     # All of them at each call: a second call may bring up one that was left out, or take all off the list.
-    for name, instance in initialiser.instances.items():
-        if not initialiser.listed:
+    for name, instance in initializer.instances.items():
+        if not initializer.listed:
             coordinator_directory().unregister(name)
         elif not is_idle_daemon(instance):
             coordinator_directory().register(instance, name)
-    _register_recoveries(initialiser)
-    failed = [name for name, result in initialiser.results.items() if result.outcome is InitOutcome.FAILED]
+    _register_recoveries(initializer)
+    failed = [name for name, result in initializer.results.items() if result.outcome is InitOutcome.FAILED]
     # Last, with the rest up and listed: whoever catches the error can still look at the status.
     if failed and get_settings().require_critical_imports:
-        raise RuntimeError(f"these coordinators failed: {'; '.join(initialiser.errors)}")
+        raise RuntimeError(f"these coordinators failed: {'; '.join(initializer.errors)}")
     return get_bootstrap_status()
 
 
-def _register_recoveries(initialiser: Initialiser) -> None:
+def _register_recoveries(initializer: Initializer) -> None:
     """Tell the health manager how each coordinator that was wired is brought back, all but itself."""
-    manager = initialiser.instances.get(HEALTH_MANAGER)
+    manager = initializer.instances.get(HEALTH_MANAGER)
     if not isinstance(manager, UnifiedHealthManager):
         return
-    for name in initialiser.instances.keys() - {HEALTH_MANAGER}:
+    for name in initializer.instances.keys() - {HEALTH_MANAGER}:
         # What was merely got or imported has an owner that looks after it, such as the daemon manager.
-        if initialiser.registry[name].pattern is InitPattern.WIRE:
-            manager.register_recovery(name, _restart_of(initialiser, name), of_this_process=True)
+        if initializer.registry[name].pattern is InitPattern.WIRE:
+            manager.register_recovery(name, _restart_of(initializer, name), of_this_process=True)
 
 
-def _restart_of(initialiser: Initialiser, name: str) -> Recovery:
+def _restart_of(initializer: Initializer, name: str) -> Recovery:
     async def restart() -> None:
         # Anybody may have said that it failed, also of one in another process: what is well is left alone.
-        if not is_down(await invoke_health_check(initialiser.instances.get(name))):
+        if not is_down(await invoke_health_check(initializer.instances.get(name))):
             return
-        coordinator = await initialiser.restart(name)
-        if initialiser.listed:
+        coordinator = await initializer.restart(name)
+        if initializer.listed:
             coordinator_directory().register(coordinator, name)
         result = await invoke_health_check(coordinator)
         if is_down(result):
@@ -342,8 +342,8 @@ def _forget_ended(endings: Iterable[Ending]) -> None:
     get_task_lifecycle_coordinator().heartbeat_threshold_s = ORPHAN_AFTER_S
 
 
-def _shown_name(initialiser: Initialiser, name: str) -> str:
-    return initialiser.registry[name].short_name or name
+def _shown_name(initializer: Initializer, name: str) -> str:
+    return initializer.registry[name].short_name or name
 
 
 def _moment(seconds: float | None) -> datetime | None:
@@ -412,10 +412,10 @@ def score_status(status: Mapping[str, Any]) -> tuple[float, list[str]]:
 
 def get_system_health() -> dict[str, Any]:
     """Return the health of the whole in the shape of the quick start."""
-    initialiser = get_initialiser()
-    if not initialiser.results:
-        return _told_health()
-    scores, issues = _coordinator_scores(initialiser)
+    initializer = get_initializer()
+    if not initializer.results:
+        return _reported_health()
+    scores, issues = _coordinator_scores(initializer)
     overall = sum(scores.values()) / len(scores) if scores else 0.0
     if not scores:
         issues.append("system: no coordinator is up")
@@ -434,7 +434,7 @@ def get_system_health() -> dict[str, Any]:
     }
 
 
-def _told_health() -> dict[str, Any]:
+def _reported_health() -> dict[str, Any]:
     """Of a process without coordinators: what the run says, or that nobody does."""
     # The report is the control process's own: asked there, it would answer with what it said before.
     report = None if process_scope().peek(ControlHere) else read_report()
@@ -477,11 +477,11 @@ def handler_health(router: UnifiedEventRouter) -> dict[str, Any]:
     }
 
 
-def _coordinator_scores(initialiser: Initialiser) -> tuple[dict[str, float], list[str]]:
+def _coordinator_scores(initializer: Initializer) -> tuple[dict[str, float], list[str]]:
     scores: dict[str, float] = {}
     issues: list[str] = []
-    for name, result in initialiser.results.items():
-        spec = initialiser.registry[name]
+    for name, result in initializer.results.items():
+        spec = initializer.registry[name]
         shown = spec.short_name or name
         # A skipped one counts, unlike these: it should be up, and something that failed keeps it down.
         if result.outcome in {InitOutcome.NOT_BUILT, InitOutcome.DISABLED, InitOutcome.RETIRED}:
@@ -489,8 +489,8 @@ def _coordinator_scores(initialiser: Initialiser) -> tuple[dict[str, float], lis
         if not result.initialized:
             scores[shown] = 0.0
             issues.append(f"{shown}: {result.error}")
-        elif spec.pattern in _INSTANCES and not is_idle_daemon(initialiser.instances[name]):
-            score, found = _score_instance(name, initialiser.instances[name])
+        elif spec.pattern in _INSTANCES and not is_idle_daemon(initializer.instances[name]):
+            score, found = _score_instance(name, initializer.instances[name])
             scores[shown] = round(score, 3)
             issues += [f"{shown}: {issue}" for issue in found]
     return scores, issues

@@ -61,7 +61,7 @@ class CoordinatorBase:
             await self._step(self._do_initialize, CoordinatorStatus.READY)
 
     async def start(self) -> None:
-        """Run; initialises first if that has not been done."""
+        """Run; initializes first if that has not been done."""
         await self.initialize()
         if self._status not in _MAY_START:
             return

@@ -21,7 +21,7 @@ from ringrift.engine.ports import Engine, Entry, KeyValue
 from ringrift.errors import AlreadyExists, ConfigError, Corrupt, RingRiftError, SchemaTooNew
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import HealthCheckResult, told_by_store
+from ringrift.status import HealthCheckResult, reported_by_store
 
 __all__ = [
     "PersistentState",
@@ -278,7 +278,7 @@ class SnapshotCoordinator(SingletonMixin):
             return None
         return await store.save(name, state, schema=schema)
 
-    @told_by_store
+    @reported_by_store
     @blocking(timeout_s=ANSWER_S)
     async def health_check(self) -> HealthCheckResult:
         """Whether every state that is kept could be restored."""

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ringrift.coordination.coordinator_config import get_settings
-from ringrift.coordination.handler_base import Told
 from ringrift.coordination.run_coordinator import ListeningCoordinator, StageDaemon
 from ringrift.engine.run_reports import reported
 from ringrift.errors import ConfigError
+from ringrift.events.event import Announcement
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.files import make_folders, replace_file
 from ringrift.learning.facts.state import ConfigState
@@ -163,7 +163,7 @@ class CurriculumIntegration(ListeningCoordinator):
         super().__init__(**parts)
         self._path = path
         self._weights: dict[str, float] = {}
-        self._told: dict[str, _Announced] = {}
+        self._announced: dict[str, _Announced] = {}
         self._written_s = float("-inf")
         self._trigger = "first look"
 
@@ -182,16 +182,16 @@ class CurriculumIntegration(ListeningCoordinator):
         if not self._weights:  # after a restart only what moved since the last run is a change
             kept = await asyncio.to_thread(load_curriculum_weights, self._path, runtime=self._runtime)
             self._weights = {config: kept.get(config, WEIGHT_DEFAULT) for config in weights}
-        told = self._rebalanced(weights, trigger)
+        events = self._rebalanced(weights, trigger)
         for config, situation in situations.items():
-            memory = self._told.setdefault(config, _Announced())
-            told += _advanced(situation, memory, trigger) + _mastered(situation.state, memory)
+            memory = self._announced.setdefault(config, _Announced())
+            events += _advanced(situation, memory, trigger) + _mastered(situation.state, memory)
         stale = self._runtime.now_s() - self._written_s > WRITE_S
         # `_rebalanced` keeps the table only if it told of it, so identity says that something changed.
         if stale or self._weights is weights:
             # The file before the events: whoever reacts to one and reads the file finds its weights.
             await self._write(weights)
-        await self.tell(told)
+        await self.tell(events)
 
     def weights(self) -> dict[str, float]:
         """The weights now; {} while there is no run."""
@@ -200,14 +200,14 @@ class CurriculumIntegration(ListeningCoordinator):
     @reported
     def get_metrics(self) -> dict[str, Any]:
         """Of the run in this process: health is asked often, and must not wait for the store."""
-        tiers = {config: told.tier for config, told in self._told.items()}
+        tiers = {config: memory.tier for config, memory in self._announced.items()}
         return {**super().get_metrics(), "weights": _weights(self._situations), "tiers": tiers}
 
     async def _write(self, weights: Mapping[str, float]) -> None:
         await asyncio.to_thread(export_curriculum_weights, weights, self._path, runtime=self._runtime)
         self._written_s = self._runtime.now_s()
 
-    def _rebalanced(self, weights: dict[str, float], trigger: str) -> list[Told]:
+    def _rebalanced(self, weights: dict[str, float], trigger: str) -> list[Announcement]:
         before = self._weights
         changed = {
             config: weight
@@ -219,21 +219,23 @@ class CurriculumIntegration(ListeningCoordinator):
         self._weights = weights
         reason = "the shares of self-play moved"
         table = {"weights": weights, "previous_weights": before, "changed_configs": sorted(changed)}
-        told: list[Told] = [("CURRICULUM_REBALANCED", {**table, "trigger": trigger, "reason": reason})]
+        events: list[Announcement] = [
+            ("CURRICULUM_REBALANCED", {**table, "trigger": trigger, "reason": reason})
+        ]
         for config, weight in changed.items():
             one = {"config_key": config, "new_weight": weight, "trigger": trigger, "all_weights": weights}
-            told.append(("CURRICULUM_UPDATED", one))
+            events.append(("CURRICULUM_UPDATED", one))
             old = {"component": "share", "old_weight": before.get(config, 1.0), "new_weight": weight}
             moved = {"config_key": config, **old, "reason": reason, "trigger_event": trigger}
-            told.append(("WEIGHT_UPDATED", moved))
-        return told
+            events.append(("WEIGHT_UPDATED", moved))
+        return events
 
 
 def _weights(situations: Situations) -> dict[str, float]:
     return curriculum_weights({config: each.share for config, each in situations.all().items()})
 
 
-def _advanced(situation: Situation, memory: _Announced, trigger: str) -> list[Told]:
+def _advanced(situation: Situation, memory: _Announced, trigger: str) -> list[Announcement]:
     """A champion in a higher tier than the one before."""
     rating = situation.curve[-1].rating if situation.curve else None
     tier, before = tier_of(rating), memory.tier
@@ -250,7 +252,7 @@ def _rank(tier: str) -> int:
     return order.index(tier)
 
 
-def _mastered(state: ConfigState, memory: _Announced) -> list[Told]:
+def _mastered(state: ConfigState, memory: _Announced) -> list[Announcement]:
     """Baselines that the champion beats nearly always, each told once per champion."""
     played: dict[str, tuple[float, int]] = {}
     for match in state.matches[-MATCHES_SEEN:]:
@@ -258,7 +260,7 @@ def _mastered(state: ConfigState, memory: _Announced) -> list[Told]:
         if match.first == state.champion and not match.recalled and match.second not in state.models:
             points, games = played.get(match.second, (0.0, 0))
             played[match.second] = (points + match.wins + match.draws / 2, games + match.games)
-    told: list[Told] = []
+    events: list[Announcement] = []
     for opponent, (points, games) in played.items():
         key = (str(state.champion), opponent)
         if games < MASTERED_GAMES_MIN or points / games < MASTERED_RATE or key in memory.mastered:
@@ -268,8 +270,8 @@ def _mastered(state: ConfigState, memory: _Announced) -> list[Told]:
             memory.mastered.clear()
         memory.mastered.add(key)
         rate = {"win_rate": points / games, "games": games, "model_id": key[0]}
-        told.append(("OPPONENT_MASTERED", {"config_key": state.config, "opponent": opponent, **rate}))
-    return told
+        events.append(("OPPONENT_MASTERED", {"config_key": state.config, "opponent": opponent, **rate}))
+    return events
 
 
 class CurriculumIntegrationDaemon(StageDaemon):

@@ -414,18 +414,18 @@ class DataPipelineOrchestrator(StoreCoordinator):
         return dict.fromkeys(heard_by(NAME), self._on_event)
 
     async def _on_event(self, event: RouterEvent) -> None:
-        name, told = event.event_type, event.payload
+        name, payload = event.event_type, event.payload
         if is_claim(event):
             # No signal and no waking yet: a claim counts with its file, and the intake wakes the loop.
             await self._take_in(event)
             return
         self.signals.note(event)
         if name == "DATA_STALE":
-            await self._ask_for_fresh_data(told)
+            await self._ask_for_fresh_data(payload)
         elif name == "ORPHAN_GAMES_DETECTED":
             wanted = {"requester": NAME, "data_type": "games", "reason": "games that nobody registered"}
             await self.tell("SYNC_REQUEST", wanted)
-        get_loop_waker().ring_for(event)
+        get_loop_waker().wake_for(event)
 
     async def _take_in(self, event: RouterEvent) -> None:
         """Files that somebody names become facts where the loop runs; what cannot is refused with the reason.
@@ -438,7 +438,7 @@ class DataPipelineOrchestrator(StoreCoordinator):
         try:
             if loop is None or engine is None:
                 raise ConfigError("no run is open that could take it in; start one and tell it again")
-            wake = get_loop_waker().ring_for
+            wake = get_loop_waker().wake_for
             engine = get_open_run().engine or engine  # what it orders carries the token of the loop
             await FileIntake(loop, engine, get_settings(), self.runtime, wake=wake).hear(event)
         # Kept and not raised: as a dead letter it would be tried again, and the same file refused again.
@@ -461,10 +461,10 @@ class DataPipelineOrchestrator(StoreCoordinator):
         state = run_state(seen, self.runtime.now_s())
         return seen is not None and state not in (None, "stopped") and seen.at_s > since_s
 
-    async def _ask_for_fresh_data(self, told: Mapping[str, Any]) -> None:
-        age = {"data_age_hours": float(told.get("data_age_hours") or 0.0)}
+    async def _ask_for_fresh_data(self, payload: Mapping[str, Any]) -> None:
+        age = {"data_age_hours": float(payload.get("data_age_hours") or 0.0)}
         await self.tell(
-            "SYNC_TRIGGERED", {"config_key": told.get("config_key"), "reason": "the data is old", **age}
+            "SYNC_TRIGGERED", {"config_key": payload.get("config_key"), "reason": "the data is old", **age}
         )
 
     # --- what it shows --------------------------------------------------------------------------------

@@ -194,8 +194,8 @@ class RecordSync:
     async def _merge(self, snapshot: Artifact, copy: Path) -> Merged:
         """Take the records over in a transaction: all of them, also if this process dies on the way."""
         log, kind = self._transactions, f"records.{self.name}"
-        told = {"snapshot": snapshot.digest}
-        async with log.transaction(snapshot.node, self._plane.this.name, kind, told) as name:
+        metadata = {"snapshot": snapshot.digest}
+        async with log.transaction(snapshot.node, self._plane.this.name, kind, metadata) as name:
             operation = await log.add_operation_async(
                 name, OperationType.MERGE, self.db_path, copy, self.tables
             )

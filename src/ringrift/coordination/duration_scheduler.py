@@ -1,7 +1,7 @@
 """When to run what takes long: estimates, and whether a host has room for an intensive task now.
 
 For people and programs that plan by hand. Where workers live a host has room as the loop sees it: by what
-holds its orders and by the slots. Elsewhere intensive tasks (training, optimisation, whole pipelines) exclude
+holds its orders and by the slots. Elsewhere intensive tasks (training, optimization, whole pipelines) exclude
 each other and stay out of busy hours. When there will be room follows from the measured durations, as the
 time limits of jobs do.
 """
@@ -18,7 +18,7 @@ from ringrift.engine.blocking import blocking
 from ringrift.learning.plan.plan import SELFPLAY, Capacity
 from ringrift.process import SingletonMixin, getter_of, reset_of
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import HealthCheckResult, told_by_store
+from ringrift.status import HealthCheckResult, reported_by_store
 from ringrift.work.admission import SpawnGate
 from ringrift.work.limits import SpawnVerdict
 from ringrift.work.shares import PREPARING, slots_for
@@ -99,14 +99,14 @@ class DurationScheduler(SingletonMixin):
         gate: SpawnGate | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        self._book = get_duration_store() if book is None else book
+        self._durations = get_duration_store() if book is None else book
         self._registry = TaskRegistry() if registry is None else registry
-        check_part("book", self._book, DurationStore)
+        check_part("book", self._durations, DurationStore)
         check_part("registry", self._registry, TaskRegistry)
         self._busy, self._gate, self._runtime = busy or BusyHours(), gate, runtime or system_runtime()
 
     async def estimate_s(self, task_type: str, config: str = "", host: str = "") -> float:
-        return (await self._book.estimate(str(task_type), config, host)).seconds
+        return (await self._durations.estimate(str(task_type), config, host)).seconds
 
     async def room_for(self, task_type: str, host: str = "") -> SpawnVerdict:
         """Whether *host* has room for the task now; if not why, and when it is expected to have."""
@@ -161,7 +161,7 @@ class DurationScheduler(SingletonMixin):
             if task.node == host
         ]
 
-    @told_by_store
+    @reported_by_store
     @blocking(timeout_s=ANSWER_S)
     async def health_check(self) -> HealthCheckResult:
         """It has no loop of its own: it is well while the tasks that it asks about can be read."""

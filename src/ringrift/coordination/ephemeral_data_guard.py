@@ -21,7 +21,7 @@ from ringrift.coordination.handler_base import WiredCoordinator
 from ringrift.coordination.sync_base import existing_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, data_type_of, in_batches
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.manifest.catalog import Cataloguer
+from ringrift.data.manifest.catalog import Cataloger
 from ringrift.data.manifest.store import CopyView, games_in
 from ringrift.data.plane import DataPlane, copy_artifacts
 from ringrift.data.transfer.contract import Moved, TransferFailed
@@ -122,7 +122,7 @@ async def evacuate(
         for batch in in_batches(taken, files_max=BATCH_FILES, bytes_max=BATCH_BYTES):
             remaining_s = deadline_s - plane.runtime.monotonic_s()
             try:
-                moved = await _copied(plane, batch, host, target.name, priority, remaining_s)
+                moved = await _copy_in_time(plane, batch, host, target.name, priority, remaining_s)
             except RingRiftError as fault:
                 log.warning("evacuation.failed", host=host, target=target.name, error=str(fault))
                 errors.append(f"{target.name}: {fault}")
@@ -144,7 +144,7 @@ async def evacuate(
     )
 
 
-async def _copied(
+async def _copy_in_time(
     plane: DataPlane, batch: list[Artifact], host: str, target: str, priority: str, remaining_s: float
 ) -> Moved:
     """What arrived, and why the rest did not; `TransferFailed` if nothing more can go to *target*."""
@@ -377,7 +377,7 @@ async def first_of(plane: DataPlane, host: str) -> dict[str, int]:
 
 async def final_push(plane: DataPlane, *, deadline_s: float) -> Evacuated:
     """Bring everything that only this node has to nodes that stay; the monotonic clock ends it."""
-    await Cataloguer(plane).catalogue()
+    await Cataloger(plane).catalog()
     records, host = EphemeralRecords(plane.kv), plane.this.name
     done = await evacuate(plane, host, deadline_s=deadline_s, first=await first_of(plane, host))
     await records.arrived(host, done.moved)
@@ -478,8 +478,8 @@ class EphemeralDataGuard(WiredCoordinator):
         if done.moved:
             payload = {"node_id": host, "games_pushed": done.games, "target_nodes": list(done.targets)}
             paths = [f"blob:{digest}" for digest in done.moved[:100]]
-            told = {**payload, "db_paths": paths, "is_ephemeral": True}
-            await self.router.publish("GAME_SYNCED", told, NAME)
+            report = {**payload, "db_paths": paths, "is_ephemeral": True}
+            await self.router.publish("GAME_SYNCED", report, NAME)
 
     # --- what it hears, and its end -------------------------------------------------------------------
 

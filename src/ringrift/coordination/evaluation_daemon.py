@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from ringrift.coordination.handler_base import Told
 from ringrift.coordination.model_lifecycle_coordinator import UNRATED_SPREAD
 from ringrift.coordination.run_coordinator import AskedDaemon, answers_of
 from ringrift.coordination.tournament_daemon import TournamentDaemon, get_tournament_daemon
@@ -17,7 +16,7 @@ from ringrift.engine.limits import ERROR_CHARS_MAX
 from ringrift.engine.opening import get_engine
 from ringrift.engine.run_reports import reported_health
 from ringrift.errors import ConfigError
-from ringrift.events.event import RouterEvent
+from ringrift.events.event import Announcement, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.health.run_status import Curve
 from ringrift.learning.facts.facts import Noted
@@ -263,7 +262,7 @@ class KnownRatings:
 
 def look(
     before: KnownRatings | None, state: ConfigState, curve: Sequence[Curve]
-) -> tuple[KnownRatings, list[Told]]:
+) -> tuple[KnownRatings, list[Announcement]]:
     """What is known now, and what to tell. The first look learns and tells nothing: it is no change."""
     # Themselves and not their number: where one was recalled and another came, that is the same.
     matches = state.trusted_matches()
@@ -275,14 +274,16 @@ def look(
     now_velocity = velocity(curve)
     if before is None:
         return KnownRatings(matches, values, state.champion, mine, now_velocity), []
-    told = [*_updates(before, state.config, ratings), *_significant(before, state, mine)]
+    events = [*_updates(before, state.config, ratings), *_significant(before, state, mine)]
     changed = _velocity_changed(before, state.config, now_velocity)
     # Kept until a change is told: small steps in one direction add up.
     significant = (
-        mine if before.significant is None or any(n == _SIGNIFICANT for n, _ in told) else before.significant
+        mine
+        if before.significant is None or any(n == _SIGNIFICANT for n, _ in events)
+        else before.significant
     )
     known = now_velocity if changed or before.velocity is None else before.velocity
-    return KnownRatings(matches, values, state.champion, significant, known), [*told, *changed]
+    return KnownRatings(matches, values, state.champion, significant, known), [*events, *changed]
 
 
 def velocity(curve: Sequence[Curve]) -> float | None:
@@ -302,7 +303,7 @@ def trend_of(per_h: float) -> str:
     return "improving" if per_h > 0 else "declining"
 
 
-def _updates(before: KnownRatings, config: str, ratings: Mapping[str, Rating]) -> list[Told]:
+def _updates(before: KnownRatings, config: str, ratings: Mapping[str, Rating]) -> list[Announcement]:
     """The largest changes first; who was not rated before starts where everybody starts."""
     changes = []
     for name, rating in ratings.items():
@@ -311,7 +312,7 @@ def _updates(before: KnownRatings, config: str, ratings: Mapping[str, Rating]) -
         old = before.ratings.get(name, RATING_START)
         if name not in before.ratings or abs(rating.rating - old) >= UPDATE_POINTS_MIN:
             changes.append((abs(rating.rating - old), name, old, rating))
-    told: list[Told] = []
+    events: list[Announcement] = []
     for _, name, old, rating in sorted(changes, key=lambda each: (-each[0], each[1]))[:UPDATES_AT_ONCE]:
         payload = {
             "config_key": config,
@@ -321,11 +322,11 @@ def _updates(before: KnownRatings, config: str, ratings: Mapping[str, Rating]) -
             "elo_delta": rating.rating - old,
             "games_played": rating.games,
         }
-        told.append(("ELO_UPDATED", payload))
-    return told
+        events.append(("ELO_UPDATED", payload))
+    return events
 
 
-def _significant(before: KnownRatings, state: ConfigState, mine: float | None) -> list[Told]:
+def _significant(before: KnownRatings, state: ConfigState, mine: float | None) -> list[Announcement]:
     """The strength of a config is its champion's; a step of it is told once."""
     if mine is None or before.significant is None or state.champion is None:
         return []
@@ -343,7 +344,7 @@ def _significant(before: KnownRatings, state: ConfigState, mine: float | None) -
     return [(_SIGNIFICANT, payload)]
 
 
-def _velocity_changed(before: KnownRatings, config: str, now: float | None) -> list[Told]:
+def _velocity_changed(before: KnownRatings, config: str, now: float | None) -> list[Announcement]:
     if now is None:
         return []
     old = before.velocity or 0.0
@@ -378,7 +379,7 @@ class EvaluationDaemon(AskedDaemon):
     )
 
     def _set_up(self) -> None:
-        self._told: dict[str, KnownRatings] = {}
+        self._reported: dict[str, KnownRatings] = {}
         self._missing: OrderedDict[str, str] = OrderedDict()  # model path: on too few nodes, why
 
     # --- requests ---------------------------------------------------------------------------------------
@@ -466,9 +467,9 @@ class EvaluationDaemon(AskedDaemon):
             "DISTRIBUTION_INCOMPLETE": self._on_incomplete,
             "MODEL_DISTRIBUTION_COMPLETE": self._on_distributed,
         }
-        return {**dict.fromkeys(heard_by("evaluation"), self._on_news), **special}
+        return {**dict.fromkeys(heard_by("evaluation"), self._on_change), **special}
 
-    async def _on_news(self, event: RouterEvent) -> None:
+    async def _on_change(self, event: RouterEvent) -> None:
         await self._look_at(event.payload.get("config_key"))
 
     async def _on_incomplete(self, event: RouterEvent) -> None:
@@ -493,8 +494,8 @@ class EvaluationDaemon(AskedDaemon):
 
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
-        self._told[config], told = look(self._told.get(config), situation.state, situation.curve)
-        await self.tell(told)
+        self._reported[config], events = look(self._reported.get(config), situation.state, situation.curve)
+        await self.tell(events)
 
     @reported_health
     def health_check(self) -> HealthCheckResult:

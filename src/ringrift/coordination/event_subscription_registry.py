@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ringrift.coordination.coordination_bootstrap import bootstrap_coordination, get_initialiser
+from ringrift.coordination.coordination_bootstrap import bootstrap_coordination, get_initializer
 from ringrift.coordination.coordinator_dependencies import COORDINATOR_REGISTRY, InitPattern
 from ringrift.coordination.event_router import get_router
 from ringrift.events.catalog.table import CATALOG
@@ -89,7 +89,7 @@ def process_init_call_registry(results: dict[str, bool] | None = None) -> dict[s
     """Bring the system up if it is not, and say for every call whether its coordinator is."""
     found = {} if results is None else results
     bootstrap_coordination()
-    done = get_initialiser().results
+    done = get_initializer().results
     found.update({spec.name: done[spec.name].initialized for spec in INIT_CALL_REGISTRY})
     return found
 

@@ -23,10 +23,9 @@ from ringrift.coordination.curriculum_integration import (
     reset_curriculum_integration,
     wire_curriculum_events,
 )
-from ringrift.coordination.handler_base import Told
 from ringrift.coordination.run_coordinator import AskedDaemon, EvaluationWatcher, LastSaid, SituationDaemon
 from ringrift.engine.run_reports import reported, reported_health
-from ringrift.events.event import RouterEvent
+from ringrift.events.event import Announcement, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.intake import is_claim
@@ -94,7 +93,7 @@ class ArchitectureFeedback(SituationDaemon):
     emits: ClassVar[tuple[str, ...]] = ("ARCHITECTURE_WEIGHTS_UPDATED",)
 
     def _set_up(self) -> None:
-        self._told = LastSaid(self._situations, self.plans_as, dict[str, float], {})
+        self._reported = LastSaid(self._situations, self.plans_as, dict[str, float], {})
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         heard = ("EVALUATION_COMPLETED", "TRAINING_COMPLETED", "NAS_COMPLETED")
@@ -105,13 +104,13 @@ class ArchitectureFeedback(SituationDaemon):
 
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
-        before = await self._told.of(config)
+        before = await self._reported.of(config)
         weights = self.weights(config)
         if weights is None or weights == before:
             return
-        self._told.known[config] = weights
+        self._reported.known[config] = weights
         await self.tell([("ARCHITECTURE_WEIGHTS_UPDATED", {"config_key": config, "weights": weights})])
-        await self._told.keep(config)
+        await self._reported.keep(config)
 
     def weights(self, config_key: str) -> dict[str, float] | None:
         """The size in force with its weight; None for a config that does not run here."""
@@ -121,7 +120,7 @@ class ArchitectureFeedback(SituationDaemon):
         return {tuned_rules(loop.state(config_key), loop.rules).preset: 1.0}
 
     def health_check(self) -> HealthCheckResult:
-        return super().health_check().with_details(weights=dict(self._told.known))
+        return super().health_check().with_details(weights=dict(self._reported.known))
 
 
 # GAUNTLET_FEEDBACK: which multipliers of the plan the results against baselines set, told on change.
@@ -144,23 +143,23 @@ class GauntletFeedbackController(EvaluationWatcher):
     emits: ClassVar[tuple[str, ...]] = ("HYPERPARAMETER_UPDATED",)
 
     def _set_up(self) -> None:
-        self._told = LastSaid(self._situations, self.plans_as, Feedback, NEUTRAL)
-        self._told_s: dict[str, float] = {}
+        self._reported = LastSaid(self._situations, self.plans_as, Feedback, NEUTRAL)
+        self._reported_s: dict[str, float] = {}
 
     async def _look(self, situation: Situation) -> None:
         config, now_s = situation.state.config, self._runtime.now_s()
         # Compared with what was told last, so that a change during the cooldown is told after it.
-        before, found = await self._told.of(config), situation.feedback
-        held_back = now_s - self._told_s.get(config, float("-inf")) < GAUNTLET_COOLDOWN_S
+        before, found = await self._reported.of(config), situation.feedback
+        held_back = now_s - self._reported_s.get(config, float("-inf")) < GAUNTLET_COOLDOWN_S
         if held_back or before.by_gauntlet == found.by_gauntlet:
             return
-        self._told.known[config], self._told_s[config] = _in_numbers(found), now_s
+        self._reported.known[config], self._reported_s[config] = _in_numbers(found), now_s
         await self.tell(_gauntlet_events(config, before, found))
-        await self._told.keep(config)
+        await self._reported.keep(config)
 
     def health_check(self) -> HealthCheckResult:
-        told = self._told.known.items()
-        in_force = {config: found.by_gauntlet for config, found in told if found.by_gauntlet}
+        events = self._reported.known.items()
+        in_force = {config: found.by_gauntlet for config, found in events if found.by_gauntlet}
         return super().health_check().with_details(in_force=in_force)
 
 
@@ -169,9 +168,9 @@ def _in_numbers(found: Feedback) -> Feedback:
     return msgspec.structs.replace(found, plateau=None, reasons=())
 
 
-def _gauntlet_events(config: str, before: Feedback, now: Feedback) -> list[Told]:
+def _gauntlet_events(config: str, before: Feedback, now: Feedback) -> list[Announcement]:
     """Each multiplier that the baselines set, or no longer set, with the value that is in force."""
-    told: list[Told] = []
+    events: list[Announcement] = []
     for param in _PARAMS:
         if before.by_gauntlet.get(param) == now.by_gauntlet.get(param):
             continue
@@ -179,8 +178,8 @@ def _gauntlet_events(config: str, before: Feedback, now: Feedback) -> list[Told]
         reason = "; ".join(now.reasons) if sets else "results against the baselines are as expected"
         values = {"old_value": getattr(before, param), "new_value": getattr(now, param)}
         about = {"config_key": config, "param_name": param, "optimizer": "gauntlet", "reason": reason}
-        told.append(("HYPERPARAMETER_UPDATED", {**about, **values}))
-    return told
+        events.append(("HYPERPARAMETER_UPDATED", {**about, **values}))
+    return events
 
 
 # Signals: what other parts of the system said that feedback listens to, newest kept per config.
@@ -379,13 +378,13 @@ class FeedbackLoopController(AskedDaemon):
     async def _look(self, situation: Situation) -> None:
         config = situation.state.config
         before = await self._said.of(config)
-        (told, said), found = _quality_events(situation, before), in_force(situation)
+        (events, said), found = _quality_events(situation, before), in_force(situation)
         # However soon after the last: the next order goes by it, and what was told must be what is in force.
         if worth_telling(before.feedback, found):
-            told += feedback_events(config, before.feedback, found)
+            events += feedback_events(config, before.feedback, found)
             said = msgspec.structs.replace(said, feedback=_in_numbers(found))
         self._said.known[config] = said
-        await self.tell(told)
+        await self.tell(events)
         if said != before:
             await self._said.keep(config)
 
@@ -430,48 +429,50 @@ def worth_telling(before: Feedback, now: Feedback) -> bool:
     return any(abs(new[name] - old[name]) >= CHANGE_MIN for name in new)
 
 
-def feedback_events(config: str, before: Feedback, now: Feedback) -> list[Told]:
+def feedback_events(config: str, before: Feedback, now: Feedback) -> list[Announcement]:
     """A change of feedback as events."""
     reason = "; ".join(now.reasons) or "nothing unusual any more"
     params = {**now.numbers(), "intensity": now.intensity.word}
-    told: list[Told] = [
+    events: list[Announcement] = [
         ("ADAPTIVE_PARAMS_CHANGED", {"config_key": config, "params": params, "reason": reason})
     ]
     if abs(now.exploration - before.exploration) >= CHANGE_MIN:
         adjusted = {"exploration": now.exploration, "previous": before.exploration, "reason": reason}
-        told.append(("EXPLORATION_ADJUSTED", {"config_key": config, **adjusted}))
+        events.append(("EXPLORATION_ADJUSTED", {"config_key": config, **adjusted}))
         if now.exploration > max(1.0, before.exploration):
             boost = {"boost_factor": now.exploration, "reason": reason}
-            told.append(("EXPLORATION_BOOST", {"config_key": config, **boost}))
+            events.append(("EXPLORATION_BOOST", {"config_key": config, **boost}))
     if abs(now.learning_rate - before.learning_rate) >= CHANGE_MIN:
         changed = {"param_name": "learning_rate_multiplier", "optimizer": "feedback", "reason": reason}
         values = {"old_value": before.learning_rate, "new_value": now.learning_rate}
-        told.append(("HYPERPARAMETER_UPDATED", {"config_key": config, **changed, **values}))
-    return told
+        events.append(("HYPERPARAMETER_UPDATED", {"config_key": config, **changed, **values}))
+    return events
 
 
-def _quality_events(situation: Situation, said: _Said) -> tuple[list[Told], _Said]:
+def _quality_events(situation: Situation, said: _Said) -> tuple[list[Announcement], _Said]:
     """What the quality of games changed in the plan, and a second look at games that are too poor."""
     config, view, found = situation.state.config, quality_of(situation.state), situation.feedback
     if view.score is None:
         return [], said
-    told: list[Told] = []
+    events: list[Announcement] = []
     if found.quality_budget != said.budget:
         kind = "increase" if found.quality_budget > said.budget else "decrease"
         budget = {"budget_multiplier": found.quality_budget, "old_multiplier": said.budget}
         about = {"config_key": config, "quality_score": view.score, "adjustment_type": kind}
-        told.append(("QUALITY_FEEDBACK_ADJUSTED", {**about, **budget}))
+        events.append(("QUALITY_FEEDBACK_ADJUSTED", {**about, **budget}))
     if found.quality_penalty > said.penalty:
         reason = f"the newest {view.games} games score {view.score:.2f}"
         penalty = {"penalty": found.quality_penalty, "rate_multiplier": found.learning_rate}
         about = {"config_key": config, "current_weight": found.weight, "reason": reason}
-        told.append(("QUALITY_PENALTY_APPLIED", {**about, **penalty}))
+        events.append(("QUALITY_PENALTY_APPLIED", {**about, **penalty}))
     low = not passes_gate(config, view)
     if low and not said.asked_for_check:
         reason = f"the newest games score {view.score:.2f}"
-        told.append(("QUALITY_CHECK_REQUESTED", {"config_key": config, "reason": reason, "priority": "high"}))
+        events.append(
+            ("QUALITY_CHECK_REQUESTED", {"config_key": config, "reason": reason, "priority": "high"})
+        )
     now = {"budget": found.quality_budget, "penalty": found.quality_penalty, "asked_for_check": low}
-    return told, msgspec.structs.replace(said, **now)
+    return events, msgspec.structs.replace(said, **now)
 
 
 get_feedback_loop_controller = getter_of("get_feedback_loop_controller", FeedbackLoopController)

@@ -38,8 +38,6 @@ __all__ = [
 
 ConfigT = TypeVar("ConfigT")
 
-Told = tuple[str, dict[str, Any]]  # an event and its payload
-
 
 class HandlerBase(CycleHandler, SingletonMixin):
     """Handles events and runs a cycle at an interval. A failing cycle is recorded; the next one runs."""

@@ -34,7 +34,7 @@ from ringrift.runtime import Runtime, back_off_s, system_runtime
 
 log = structlog.get_logger()
 
-TOLD_S_MAX = 5.0
+DELIVERY_S_MAX = 5.0
 RETRY_S_MAX = 60.0  # between two tries of a start, unless the first wait is longer
 RESTART_S_MAX = 10.0
 
@@ -60,7 +60,7 @@ class BootstrapOptions:
                 raise ConfigError(f"{name} is {value!r}; it must be True or False")
 
 
-class Initialiser:
+class Initializer:
     """The state of one system: what came up, in which order, and what did not."""
 
     def __init__(
@@ -79,7 +79,7 @@ class Initialiser:
         self.results: dict[str, InitResult] = {}
         self.instances: dict[str, Any] = {}  # in the order in which they came up
         self._given: dict[str, dict[str, Any]] = {}  # the arguments that each was brought up with
-        self._untold: list[str] = []  # events that could not be published
+        self._unpublished: list[str] = []  # events that could not be published
         self.started_s: float | None = None
         self.completed_s: float | None = None
         self.shutdown_requested = False
@@ -95,9 +95,9 @@ class Initialiser:
     def errors(self) -> list[str]:
         """What is wrong now: by the results, so that what came up in a later call is named no longer."""
         problems = {name: _problem(self.registry[name], result) for name, result in self.results.items()}
-        return [*(f"{name}: {why}" for name, why in problems.items() if why), *self._untold]
+        return [*(f"{name}: {why}" for name, why in problems.items() if why), *self._unpublished]
 
-    def initialise(self, options: BootstrapOptions) -> None:
+    def initialize(self, options: BootstrapOptions) -> None:
         """Bring everything up; what is up already is changed as *options* ask.
 
         Inside a running loop it tries again without waiting. Raises `ConfigError` for an option that cannot
@@ -109,16 +109,16 @@ class Initialiser:
             for delay_s in self._steps(options):
                 waits(self._runtime.sleep(delay_s))
 
-    async def initialise_async(self, options: BootstrapOptions) -> None:
+    async def initialize_async(self, options: BootstrapOptions) -> None:
         """The same for code on a loop: waits between tries, and until everything was told.
 
         Raises `Unavailable` while another call brings the system up.
         """
         for delay_s in self._steps(options):
             await self._runtime.sleep(delay_s)
-        await self.told(timeout_s=TOLD_S_MAX)
+        await self.wait_until_delivered(timeout_s=DELIVERY_S_MAX)
 
-    async def told(self, *, timeout_s: float) -> None:
+    async def wait_until_delivered(self, *, timeout_s: float) -> None:
         """Wait until what was told inside this loop has been delivered, or for *timeout_s*."""
         pending, self._telling = self._telling, []
         if pending:
@@ -145,7 +145,7 @@ class Initialiser:
     def forget(self, *, shutdown_requested: bool = False) -> None:
         """Be as before the start, so that the system can be brought up again."""
         self.shutdown_requested = shutdown_requested
-        self.results, self.instances, self._untold, self._telling = {}, {}, [], []
+        self.results, self.instances, self._unpublished, self._telling = {}, {}, [], []
         self._given, self.listed = {}, True
         self.started_s = self.completed_s = None
 
@@ -254,11 +254,11 @@ class Initialiser:
     def tell(self, event: str, payload: Mapping[str, Any]) -> None:
         """Publish; an engine that is away must not keep the system from coming up or going down."""
         try:
-            told = self._publish(event, payload)
-            if isinstance(told, asyncio.Future):
-                self._telling.append(told)
+            delivery = self._publish(event, payload)
+            if isinstance(delivery, asyncio.Future):
+                self._telling.append(delivery)
         except RingRiftError as error:
-            self._untold.append(f"{event} was not published: {error}")
+            self._unpublished.append(f"{event} was not published: {error}")
             log.error("bootstrap.event_lost", event_type=event, error=str(error))
 
 
@@ -266,7 +266,7 @@ def _problem(spec: CoordinatorSpec, result: InitResult) -> str:
     if result.outcome in {InitOutcome.FAILED, InitOutcome.SKIPPED}:
         return result.error or result.outcome.value
     mute = result.initialized and spec.pattern is InitPattern.WIRE and not result.subscribed
-    return "initialised but not subscribed" if mute else ""
+    return "initialized but not subscribed" if mute else ""
 
 
 def load_entry_point(entry_point: str) -> Any:
@@ -308,51 +308,51 @@ class Ending:
     error: str = ""
 
 
-def shut_down(initialiser: Initialiser, *, timeout_s: float, runtime: Runtime) -> list[Ending]:
+def shut_down(initializer: Initializer, *, timeout_s: float, runtime: Runtime) -> list[Ending]:
     """End everything from code that is not async."""
-    initialiser.shutdown_requested = True
+    initializer.shutdown_requested = True
     if not loop_is_running():
-        return asyncio.run(shut_down_async(initialiser, timeout_s=timeout_s, runtime=runtime))
-    endings = [_told(initialiser, _end_at_once(initialiser, name)) for name in initialiser.shutdown_order()]
-    initialiser.forget(shutdown_requested=True)
+        return asyncio.run(shut_down_async(initializer, timeout_s=timeout_s, runtime=runtime))
+    endings = [_report(initializer, _end_at_once(initializer, name)) for name in initializer.shutdown_order()]
+    initializer.forget(shutdown_requested=True)
     return endings
 
 
 async def shut_down_async(
-    initialiser: Initialiser, *, timeout_s: float, runtime: Runtime, emit_events: bool = True
+    initializer: Initializer, *, timeout_s: float, runtime: Runtime, emit_events: bool = True
 ) -> list[Ending]:
     """End everything; the whole takes *timeout_s* at most, whatever the coordinators do."""
-    initialiser.shutdown_requested = True  # from now on nothing is brought back
+    initializer.shutdown_requested = True  # from now on nothing is brought back
     deadline_s = runtime.monotonic_s() + timeout_s
     endings = []
-    for name in initialiser.shutdown_order():
+    for name in initializer.shutdown_order():
         left_s = max(0.0, deadline_s - runtime.monotonic_s())
-        ending = Ending(name, await _end(initialiser, name, left_s))
-        endings.append(_told(initialiser, ending, emit_events=emit_events))
-        await initialiser.told(timeout_s=min(_CANCEL_GRACE_S, left_s))
-    initialiser.forget(shutdown_requested=True)
+        ending = Ending(name, await _end(initializer, name, left_s))
+        endings.append(_report(initializer, ending, emit_events=emit_events))
+        await initializer.wait_until_delivered(timeout_s=min(_CANCEL_GRACE_S, left_s))
+    initializer.forget(shutdown_requested=True)
     return endings
 
 
-def _told(initialiser: Initialiser, ending: Ending, *, emit_events: bool = True) -> Ending:
+def _report(initializer: Initializer, ending: Ending, *, emit_events: bool = True) -> Ending:
     """Tell at once, and not when all have ended: the health manager, which is to hear it, is among them."""
     if ending.error:
         log.error("bootstrap.shutdown_failed", coordinator=ending.name, error=ending.error)
     if emit_events:
         reason = ending.error or "shutdown requested"
-        initialiser.tell("COORDINATOR_SHUTDOWN", {"coordinator_name": ending.name, "reason": reason})
+        initializer.tell("COORDINATOR_SHUTDOWN", {"coordinator_name": ending.name, "reason": reason})
     return ending
 
 
-def _closer(initialiser: Initialiser, name: str, *names: str) -> Any:
-    if initialiser.registry[name].pattern is not InitPattern.WIRE:
+def _closer(initializer: Initializer, name: str, *names: str) -> Any:
+    if initializer.registry[name].pattern is not InitPattern.WIRE:
         return None
-    instance = initialiser.instances.get(name)
+    instance = initializer.instances.get(name)
     return next((getattr(instance, n) for n in names if hasattr(instance, n)), None)
 
 
-async def _end(initialiser: Initialiser, name: str, timeout_s: float) -> str:
-    closer = _closer(initialiser, name, "shutdown", "stop", "unwire")
+async def _end(initializer: Initializer, name: str, timeout_s: float) -> str:
+    closer = _closer(initializer, name, "shutdown", "stop", "unwire")
     if closer is None:
         return ""
     problem = ""
@@ -364,10 +364,10 @@ async def _end(initialiser: Initialiser, name: str, timeout_s: float) -> str:
     return await end_within(end(), timeout_s, grace_s=_CANCEL_GRACE_S) or problem
 
 
-def _end_at_once(initialiser: Initialiser, name: str) -> Ending:
+def _end_at_once(initializer: Initializer, name: str) -> Ending:
     """Without waiting: inside a running loop a call that is not async cannot."""
     # Another order than when it can wait: `unwire` is the one that is not asynchronous.
-    closer = _closer(initialiser, name, "unwire", "shutdown", "stop")
+    closer = _closer(initializer, name, "unwire", "shutdown", "stop")
     if closer is None:
         return Ending(name)
     ended = attempt(f"shutdown of {name}", closer)

@@ -197,7 +197,7 @@ class PriorityJobScheduler(SubscribedCoordinator):
         self.nodes.note(event, AWAY)
         moved = await self.requeue_host(str(event.payload["node_id"]))
         log.info("jobs.host_gone", host=event.payload["node_id"], moved=len(moved))
-        get_loop_waker().ring_for(event)
+        get_loop_waker().wake_for(event)
 
     async def _on_overloaded(self, event: RouterEvent) -> None:
         """New jobs may still name the host; those that wait for it alone are offered to others."""

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from ringrift.coordination.handler_base import HandlerBase, Told
+from ringrift.coordination.handler_base import HandlerBase
 from ringrift.coordination.run_coordinator import EvaluationWatcher, ListeningCoordinator
 from ringrift.engine.run_reports import answers_here, reported, reported_slowly
 from ringrift.errors import ConfigError
+from ringrift.events.event import Announcement
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.judging.feedback import gauntlet_of, held_loss, rating_curve
 from ringrift.learning.judging.ratings import (
@@ -168,30 +169,30 @@ class MetricsAnalysisOrchestrator(ListeningCoordinator):
             if found is not None and (before is None or found.level > before.level):
                 await self.tell([_plateau_event(config, situation, found)])
 
-    def _new_points(self, config: str, situation: Situation) -> list[Told]:
+    def _new_points(self, config: str, situation: Situation) -> list[Announcement]:
         models = list(situation.state.models.values())
-        told: list[Told] = []
+        events: list[Announcement] = []
         # After a start all models are new; those before the last window would fall out at once.
         for model in models[self._models_seen.get(config, 0) :][-WINDOW_POINTS:]:
             loss = held_loss(model.losses)
             if loss is not None:
                 self.record("model.held_loss", loss, config=config)
-                told.append(_point("model.held_loss", loss, config))
+                events.append(_point("model.held_loss", loss, config))
         self._models_seen[config] = len(models)
-        return told
+        return events
 
     def publish_point(self, name: str, value: float, labels: Mapping[str, Any]) -> None:
         """Tell a point to other processes, from code that may not be async."""
         kept = {key: label for key, label in labels.items() if label is not None}
-        self.events_told["METRICS_UPDATED"] += 1
+        self.events_reported["METRICS_UPDATED"] += 1
         payload = {"metric_name": name, "value": value, "labels": kept}
         self.router.publish_sync("METRICS_UPDATED", payload, self.name)
 
     def analyze(self, name: str | None = None, config: str | None = None) -> dict[str, WindowAnalysis]:
         """Judge the windows of one metric, of one config, or of all; elsewhere as the run told them last."""
-        told = {} if answers_here(self) else self._told()
+        reported = {} if answers_here(self) else self._reported_by_run()
         # What this process recorded itself is newer.
-        rows = {**told, **self._analyses(list(self._metrics.items()))}
+        rows = {**reported, **self._analyses(list(self._metrics.items()))}
         return {
             key: WindowAnalysis(**{**row["window"], "direction": TrendDirection(row["window"]["direction"])})
             for key, row in rows.items()
@@ -199,7 +200,7 @@ class MetricsAnalysisOrchestrator(ListeningCoordinator):
         }
 
     @reported_slowly
-    def _told(self) -> dict[str, Any]:
+    def _reported_by_run(self) -> dict[str, Any]:
         # A copy: it is asked off the loop, and points come in meanwhile.
         return self._analyses(list(self._metrics.copy().items()))
 
@@ -225,11 +226,11 @@ def _plateaus(situations: Situations) -> dict[str, PlateauFinding]:
     return {config: finding for config, finding in found.items() if finding is not None}
 
 
-def _point(name: str, value: float, config: str) -> Told:
+def _point(name: str, value: float, config: str) -> Announcement:
     return "METRICS_UPDATED", {"metric_name": name, "value": value, "labels": {"config_key": config}}
 
 
-def _plateau_event(config: str, situation: Situation, found: PlateauFinding) -> Told:
+def _plateau_event(config: str, situation: Situation, found: PlateauFinding) -> Announcement:
     curve = situation.curve
     current = curve[-1].rating if curve else 0.0
     payload: dict[str, Any] = {
@@ -343,7 +344,7 @@ class ModelPerformanceWatchdog(EvaluationWatcher):
         watched = self._watched.setdefault(config, _Watched())
         await self.tell(self._judge(situation, watched) + self._win_rate(situation, watched))
 
-    def _judge(self, situation: Situation, watched: _Watched) -> list[Told]:
+    def _judge(self, situation: Situation, watched: _Watched) -> list[Announcement]:
         curve = situation.curve
         newest = curve[-1].model if curve else None
         fresh = newest != watched.model
@@ -358,7 +359,7 @@ class ModelPerformanceWatchdog(EvaluationWatcher):
             return []
         return _regression_events(situation.state.config, found)
 
-    def _win_rate(self, situation: Situation, watched: _Watched) -> list[Told]:
+    def _win_rate(self, situation: Situation, watched: _Watched) -> list[Announcement]:
         """A champion that hardly beats the heuristic, once per cooldown."""
         rate, now_s = gauntlet_of(situation.state).vs_heuristic, self._runtime.now_s()
         if rate is None or rate >= WIN_RATE_MIN or now_s - watched.alerted_s < ALERT_COOLDOWN_S:
@@ -383,9 +384,9 @@ class ModelPerformanceWatchdog(EvaluationWatcher):
         return own.or_degraded("a champion got weaker" if found else "")
 
 
-def _regression_events(config: str, found: RegressionFinding) -> list[Told]:
+def _regression_events(config: str, found: RegressionFinding) -> list[Announcement]:
     about = {"config_key": config, "model_id": found.model}
-    told: list[Told] = [
+    events: list[Announcement] = [
         (
             "REGRESSION_DETECTED",
             {
@@ -400,7 +401,7 @@ def _regression_events(config: str, found: RegressionFinding) -> list[Told]:
         )
     ]
     if found.severity in _SEVERITY_EVENTS:
-        told.append((_SEVERITY_EVENTS[found.severity], {**about, "elo_drop": found.drop}))
+        events.append((_SEVERITY_EVENTS[found.severity], {**about, "elo_drop": found.drop}))
     else:
         critical = {
             "current_elo": found.rating,
@@ -409,14 +410,14 @@ def _regression_events(config: str, found: RegressionFinding) -> list[Told]:
             "recommendation": "roll back to the best champion",
             "reason": found.reason,
         }
-        told.append(("REGRESSION_CRITICAL", {**about, **critical}))
+        events.append(("REGRESSION_CRITICAL", {**about, **critical}))
     if found.needs_rollback:
         needed = {"reason": found.reason, "severity": found.severity.word}
-        told.append(("TRAINING_ROLLBACK_NEEDED", {**about, **needed}))
-    return told
+        events.append(("TRAINING_ROLLBACK_NEEDED", {**about, **needed}))
+    return events
 
 
-def _cleared(situation: Situation, before: RegressionFinding) -> Told:
+def _cleared(situation: Situation, before: RegressionFinding) -> Announcement:
     state = situation.state
     recovered = situation.curve[-1].rating - before.rating if situation.curve else 0.0
     payload = {

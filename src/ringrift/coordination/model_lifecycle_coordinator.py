@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
-from ringrift.coordination.handler_base import Told
 from ringrift.coordination.run_coordinator import ListeningCoordinator
 from ringrift.engine.run_reports import reported
+from ringrift.events.event import Announcement
 from ringrift.learning.facts.facts import Archived
 from ringrift.learning.facts.records import Model, ModelState
 from ringrift.learning.facts.results import WEIGHTS_SUFFIX
@@ -188,7 +188,7 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
         # What was heard of a model, newest last; what happened to it is in the facts.
         self._stories: OrderedDict[str, deque[tuple[float, str, str]]] = OrderedDict()
         # What was archived earlier was told by the process that did it.
-        self._archived_told_s = self._runtime.now_s()
+        self._archived_reported_s = self._runtime.now_s()
 
     def hears(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*heard_by(self.component), *heard_by(REGISTRY))))
@@ -279,14 +279,14 @@ class ModelLifecycleCoordinator(ListeningCoordinator):
 
     async def _tell_archived(self) -> None:
         """Tell what was put away since this was last told."""
-        since_s = self._archived_told_s
+        since_s = self._archived_reported_s
         new = [
             (model.history[-1][0], model.digest)
             for state in self._states(None)
             for model in state.models.values()
             if model.state is ModelState.ARCHIVED and model.history[-1][0] > since_s
         ]
-        self._archived_told_s = max((at_s for at_s, _ in new), default=since_s)
+        self._archived_reported_s = max((at_s for at_s, _ in new), default=since_s)
         await self.tell(
             [("REGISTRY_UPDATED", {"action": "archived", "model_id": digest}) for _, digest in new]
         )
@@ -349,28 +349,30 @@ def _is_so(action: str, model: str, state: ConfigState) -> bool:
 
 def _registry_events(
     action: str, model: str, payload: Mapping[str, Any], champions: Collection[str | None]
-) -> list[Told]:
+) -> list[Announcement]:
     """What others have to know: the registry changed, and a new champion is to be where it is needed."""
     config = str(payload.get("config_key", ""))
-    told: list[Told] = [("REGISTRY_UPDATED", {"action": action, "model_id": model or config})]
+    events: list[Announcement] = [("REGISTRY_UPDATED", {"action": action, "model_id": model or config})]
     about = {"config_key": config, "model_id": model, "model_path": blob_path(model)}
     if action == "promoted":
         state = REGISTRY_STAGES[ModelState.PRODUCTION]
-        told.append(("MODEL_UPDATED", {**about, "changes": {"stage": state}}))
-        told.append(("MODEL_SYNC_REQUESTED", {**about, "priority": "high", "reason": "new champion"}))
+        events.append(("MODEL_UPDATED", {**about, "changes": {"stage": state}}))
+        events.append(("MODEL_SYNC_REQUESTED", {**about, "priority": "high", "reason": "new champion"}))
     elif action == "rolled_back":
         restored = str(payload.get("to_model_id", ""))
-        told.append(
+        events.append(
             ("MODEL_UPDATED", {**about, "changes": {"stage": REGISTRY_STAGES[ModelState.ROLLED_BACK]}})
         )
         if restored in champions:
             back = {"config_key": config, "model_id": restored, "model_path": blob_path(restored)}
-            told.append(("MODEL_SYNC_REQUESTED", {**back, "priority": "high", "reason": "restored champion"}))
+            events.append(
+                ("MODEL_SYNC_REQUESTED", {**back, "priority": "high", "reason": "restored champion"})
+            )
     elif action == "corrupted":
-        told.append(
+        events.append(
             ("MODEL_SYNC_REQUESTED", {**about, "priority": "high", "reason": "the local copy is damaged"})
         )
-    return told
+    return events
 
 
 get_model_coordinator = getter_of("get_model_coordinator", ModelLifecycleCoordinator)

@@ -13,7 +13,6 @@ import msgspec
 import structlog
 
 from ringrift.coordination.coordinator_config import get_settings
-from ringrift.coordination.handler_base import Told
 from ringrift.coordination.run_coordinator import ListeningCoordinator
 from ringrift.engine.arguments import refuse
 from ringrift.engine.blocking import blocking
@@ -21,6 +20,7 @@ from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import Engine, WorkItem, WorkState
 from ringrift.engine.records import read_record
 from ringrift.errors import ConfigError, Conflict
+from ringrift.events.event import Announcement
 from ringrift.learning.judging.ratings import WINDOW_POINTS, analyse
 from ringrift.learning.loop import configs_of_the_run
 from ringrift.learning.plan.rules import configured_rules
@@ -72,7 +72,7 @@ ARCHITECTURE = "architecture"  # of the notes that a finished comparison of size
 _KNOBS = ("lr", "batch", "weight_decay", "window", "samples_per_row", "preset", *SEARCH_SETTINGS)
 
 
-def triggered_events(run: OptimizationRun) -> list[Told]:
+def triggered_events(run: OptimizationRun) -> list[Announcement]:
     about = {**_about(run), "reason": run.reason}
     if run.optimization_type is OptimizationType.CMAES:
         sizes = {"generations": "generations", "population": "population_size"}
@@ -86,7 +86,7 @@ def triggered_events(run: OptimizationRun) -> list[Told]:
     return []
 
 
-def started_events(run: OptimizationRun) -> list[Told]:
+def started_events(run: OptimizationRun) -> list[Announcement]:
     if run.optimization_type is OptimizationType.NAS:
         return [("NAS_STARTED", _about(run))]
     if run.optimization_type is OptimizationType.PBT:
@@ -94,7 +94,7 @@ def started_events(run: OptimizationRun) -> list[Told]:
     return []
 
 
-def generation_events(run: OptimizationRun, generations: Iterable[Mapping[str, Any]]) -> list[Told]:
+def generation_events(run: OptimizationRun, generations: Iterable[Mapping[str, Any]]) -> list[Announcement]:
     names = {OptimizationType.NAS: "NAS_GENERATION_COMPLETE", OptimizationType.PBT: "PBT_GENERATION_COMPLETE"}
     name = names.get(run.optimization_type)
     if name is None:
@@ -108,25 +108,25 @@ def generation_events(run: OptimizationRun, generations: Iterable[Mapping[str, A
     ]
 
 
-def ended_events(run: OptimizationRun) -> list[Told]:
+def ended_events(run: OptimizationRun) -> list[Announcement]:
     """The end of a search that found something, and the parameters that change by it."""
     score = run.best_score or 0.0
     best = {"best_params": run.best_params, "best_score": score}
-    told: list[Told] = []
+    events: list[Announcement] = []
     if run.optimization_type is OptimizationType.CMAES:
-        told.append(("CMAES_COMPLETED", {**_about(run), **best, "generations": run.generations}))
+        events.append(("CMAES_COMPLETED", {**_about(run), **best, "generations": run.generations}))
     elif run.optimization_type is OptimizationType.PBT:
-        told.append(("PBT_COMPLETED", {**_about(run), **best, "generations": run.generations}))
+        events.append(("PBT_COMPLETED", {**_about(run), **best, "generations": run.generations}))
     elif run.optimization_type is OptimizationType.NAS:
         found = {"architecture": run.best_params, "score": score}
-        told.append(("NAS_BEST_ARCHITECTURE", {**_about(run), **found}))
-        told.append(
+        events.append(("NAS_BEST_ARCHITECTURE", {**_about(run), **found}))
+        events.append(
             ("NAS_COMPLETED", {**_about(run), "best_architecture": run.best_params, "best_score": score})
         )
-    return told + _changes(run)
+    return events + _changes(run)
 
 
-def _changes(run: OptimizationRun) -> list[Told]:
+def _changes(run: OptimizationRun) -> list[Announcement]:
     """What was shown to be better than what is in use, and is used from now on."""
     if not run.improved or subject_of(run) == HEURISTIC:
         return []
@@ -337,11 +337,11 @@ class OptimizationCoordinator(ListeningCoordinator):
     # --- how a search goes -----------------------------------------------------------------------------
 
     async def _follow(self, engine: Engine, store: TuningStore, run: OptimizationRun) -> OptimizationRun:
-        told = []
+        events = []
         now = run
         if run.status is OptimizationStatus.PENDING:
             now = msgspec.structs.replace(run, status=OptimizationStatus.RUNNING)
-            told += started_events(now)
+            events += started_events(now)
         record = await read_record(engine.kv, running_key(run.run_id), RunningRecord)
         if record is not None:
             extra = record.extra
@@ -352,10 +352,10 @@ class OptimizationCoordinator(ListeningCoordinator):
                 and generation > now.generations
             ):
                 now = msgspec.structs.replace(now, generations=generation, best_score=float(score))
-                told += generation_events(now, [{"generation": generation, "best_score": float(score)}])
+                events += generation_events(now, [{"generation": generation, "best_score": float(score)}])
         if now != run:
             await store.put(now)
-            await self.tell(told)
+            await self.tell(events)
         return now
 
     async def _take_in(self, store: TuningStore, run: OptimizationRun, item: WorkItem) -> OptimizationRun:

@@ -198,7 +198,7 @@ CONTROL_ROLES = frozenset(OrchestratorRole) - {OrchestratorRole.CLUSTER}
 @dataclass(slots=True)
 class _Claim:
     lease: NamedLease
-    keeper: asyncio.Task[None]
+    renewal: asyncio.Task[None]
 
 
 class OrchestratorRoles(SingletonMixin):
@@ -218,7 +218,7 @@ class OrchestratorRoles(SingletonMixin):
         self.holder = self._place.holder(runtime)
         self.audit = RoleAudit(get_kv, runtime=runtime)
         self._claims: dict[str, _Claim] = {}
-        self._keepers = TaskOwner("orchestrator roles")
+        self._renewals = TaskOwner("orchestrator roles")
 
     def holds(self, role: OrchestratorRole) -> bool:
         """Whether it is safe to act in *role* now. May be asked from any thread."""
@@ -261,8 +261,8 @@ class OrchestratorRoles(SingletonMixin):
             await lease.release()
             await self._note_denied(role)
             return False
-        keeper = self._keepers.create_task(self._keep(role, lease), name=f"role {role.value}")
-        self._claims[role] = _Claim(lease, keeper)
+        renewal = self._renewals.create_task(self._keep(role, lease), name=f"role {role.value}")
+        self._claims[role] = _Claim(lease, renewal)
         log.info("role.acquired", role=role.value, token=token, holder=self.holder)
         await self._note_acquired(role)
         return True
@@ -344,9 +344,9 @@ class OrchestratorRoles(SingletonMixin):
         claim = self._claims.pop(role, None)
         if claim is None:
             return
-        claim.keeper.cancel()
+        claim.renewal.cancel()
         # The keeper first: a renewal under way would write the lease again after its release.
-        await asyncio.wait({claim.keeper}, timeout=RELEASE_TIMEOUT_S)
+        await asyncio.wait({claim.renewal}, timeout=RELEASE_TIMEOUT_S)
         async with asyncio.timeout(RELEASE_TIMEOUT_S):
             await claim.lease.release()
 

@@ -60,7 +60,7 @@ async def async_trigger_stage(stage: str, config_key: str) -> ActionResult:
     """Have the loop look again, and say what the plan makes of the stage."""
     stage = stage_named(stage)
     # The answer below is of the last plan; the one that this brings about may already differ.
-    get_loop_waker().ring("asked for")
+    get_loop_waker().wake("asked for")
     # Asked first: failures explain a blocked stage better than what it would wait for next.
     breaker = (await _stage_breakers(config_key)).get(stage)
     if breaker is not None:

@@ -15,9 +15,10 @@ from typing import ClassVar
 
 import structlog
 
-from ringrift.coordination.handler_base import HandlerBase, Told
+from ringrift.coordination.handler_base import HandlerBase
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
+from ringrift.events.event import Announcement
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import ConfigStatus, Curve, RunStatus, read_run_status
 from ringrift.learning.judging.ratings import fit_line
@@ -176,12 +177,12 @@ class ProgressRecords:
         self._tracks: dict[str, ConfigTrack] = {}
         self.verdicts: dict[str, Progress] = {}
 
-    def look(self, run: RunStatus, now_s: float) -> list[Told]:
+    def look(self, run: RunStatus, now_s: float) -> list[Announcement]:
         """Take in a status, and return the events that follow."""
         for gone in self._tracks.keys() - run.configs.keys():
             del self._tracks[gone]
             self.verdicts.pop(gone, None)
-        told: list[Told] = []
+        events: list[Announcement] = []
         for config, seen in run.configs.items():
             track = self._tracks.setdefault(config, ConfigTrack())
             if is_paused(seen, run.state):
@@ -189,8 +190,8 @@ class ProgressRecords:
             track.see(seen, now_s)
             verdict = judge(track, seen, now_s, run_state=run.state)
             self.verdicts[config] = verdict
-            told += self._changes(config, track, seen, verdict, now_s)
-        return told
+            events += self._changes(config, track, seen, verdict, now_s)
+        return events
 
     def skip(self, now_s: float) -> None:
         """Nobody knows what the configs did since the last look; that counts against none of them."""
@@ -203,7 +204,7 @@ class ProgressRecords:
 
     def _changes(
         self, config: str, track: ConfigTrack, seen: ConfigStatus, verdict: Progress, now_s: float
-    ) -> list[Told]:
+    ) -> list[Announcement]:
         velocity = velocity_per_hour(seen.curve)
         if verdict.stalled:
             worse = verdict.tier > track.tier
@@ -244,7 +245,7 @@ class ProgressWatchdog(HandlerBase):
     ) -> None:
         super().__init__("progress_watchdog", cycle_interval=interval_s, router=router, runtime=runtime)
         self._kv = kv
-        self.book = ProgressRecords()
+        self.records = ProgressRecords()
         self._seen_s: float | None = None
 
     async def _run_cycle(self) -> None:
@@ -256,15 +257,15 @@ class ProgressWatchdog(HandlerBase):
         now_s = self._runtime.now_s()
         if now_s - run.at_s > STATUS_OLD_S and run.state == "running":
             # What an old status shows is no news of the configs; the health check tells its age.
-            self.book.skip(now_s)
+            self.records.skip(now_s)
             return
-        for event, payload in self.book.look(run, now_s):
+        for event, payload in self.records.look(run, now_s):
             log.info("progress.changed", event_type=event, **payload)
             await self._tell(event, payload)
 
     def health_check(self) -> HealthCheckResult:
         """Degraded while a config stalls, or while nobody keeps the status up to date."""
-        configs = {config: each.reason for config, each in self.book.verdicts.items()}
+        configs = {config: each.reason for config, each in self.records.verdicts.items()}
         return super().health_check().with_details(configs=configs).or_degraded(self._problem())
 
     def _problem(self) -> str:
@@ -273,7 +274,7 @@ class ProgressWatchdog(HandlerBase):
         age_s = self._runtime.now_s() - self._seen_s
         if age_s > STATUS_OLD_S:
             return f"the run's status is {age_s:.0f} s old"
-        return "; ".join(f"{config}: {reason}" for config, reason in self.book.stalled.items())
+        return "; ".join(f"{config}: {reason}" for config, reason in self.records.stalled.items())
 
 
 def create_progress_watchdog(

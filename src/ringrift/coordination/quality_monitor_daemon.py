@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from itertools import islice, takewhile
 from typing import Any, ClassVar
 
-from ringrift.coordination.handler_base import Told
 from ringrift.coordination.run_coordinator import AskedDaemon
 from ringrift.engine.run_reports import reported_health
-from ringrift.events.event import RouterEvent
+from ringrift.events.event import Announcement, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.learning.facts.records import (
     SHARD_QUALITY_MIN,
@@ -71,7 +70,7 @@ class _LastReport:
     parity_rate: float | None = None
     checks_running: set[str] = field(default_factory=set)
     check_failures: int = 0
-    shards_told: dict[str, None] = field(default_factory=dict)
+    shards_reported: dict[str, None] = field(default_factory=dict)
     alerted: bool = False
     blocked: bool = False
 
@@ -87,44 +86,44 @@ class QualityWatch:
         memory = self._configs.get(config)
         return None if memory is None else memory.view
 
-    def look(self, state: ConfigState, now_s: float, *, asked: bool = False) -> list[Told]:
+    def look(self, state: ConfigState, now_s: float, *, asked: bool = False) -> list[Announcement]:
         """What is to be told of *state*; more readily when somebody *asked*."""
         memory = self._configs.setdefault(state.config, _LastReport())
         view = quality_of(state)
-        told = self._checks(state, memory, view)
-        told += _refused_shards(state, memory)
-        told += _blocked_training(state, memory)
+        events = self._checks(state, memory, view)
+        events += _refused_shards(state, memory)
+        events += _blocked_training(state, memory)
         before = memory.view
         fresh = before is None or _differs(before, view)
         if view.score is not None and (asked or (fresh and now_s - memory.said_s >= COOLDOWN_S)):
-            told += _scores(state.config, view, before)
+            events += _scores(state.config, view, before)
             memory.view, memory.said_s = view, now_s
         elif asked:
             reason = "no game of this config was scored yet"
-            told.append(_failed(state.config, "requested", reason, None))
-        return told
+            events.append(_failed(state.config, "requested", reason, None))
+        return events
 
-    def _checks(self, state: ConfigState, memory: _LastReport, view: QualityView) -> list[Told]:
+    def _checks(self, state: ConfigState, memory: _LastReport, view: QualityView) -> list[Announcement]:
         """The checks by the rules: begun, ended, failed, and how many games they refuse."""
-        config, told = state.config, []
+        config, events = state.config, []
         running = {job.job_id for job in state.open_of("validate")}
         if running - memory.checks_running:
             games = sum(shard.games for shard in state.unchecked())
-            told.append(("PARITY_VALIDATION_STARTED", {"config_key": config, "games_planned": games}))
+            events.append(("PARITY_VALIDATION_STARTED", {"config_key": config, "games_planned": games}))
         failures = state.failures.get("validate")
         failed = 0 if failures is None else failures.in_a_row
         # One that is no longer open has ended; whether well is told by the failures in a row.
         if memory.checks_running - running:
             if failures is not None and failed > memory.check_failures:
-                told.append(_failed(config, "validate", failures.error, view.score))
+                events.append(_failed(config, "validate", failures.error, view.score))
             else:
-                told.append(_parity(config, view))
+                events.append(_parity(config, view))
         memory.checks_running, memory.check_failures = running, failed
         rate = view.refused_share
         if view.games + view.refused and abs(rate - (memory.parity_rate or 0.0)) >= PARITY_CHANGE_MIN:
-            told.append(_parity_rate(config, view, memory.parity_rate or 0.0))
+            events.append(_parity_rate(config, view, memory.parity_rate or 0.0))
             memory.parity_rate = rate
-        return told + _refusal_alert(config, view, memory)
+        return events + _refusal_alert(config, view, memory)
 
 
 def _differs(before: QualityView, now: QualityView) -> bool:
@@ -134,7 +133,7 @@ def _differs(before: QualityView, now: QualityView) -> bool:
     return abs(now.score - before.score) >= CHANGE_MIN or (before.score < LOW) != (now.score < LOW)
 
 
-def _scores(config: str, view: QualityView, before: QualityView | None) -> list[Told]:
+def _scores(config: str, view: QualityView, before: QualityView | None) -> list[Announcement]:
     assert view.score is not None
     known = None if before is None else before.score
     updated = {
@@ -143,19 +142,19 @@ def _scores(config: str, view: QualityView, before: QualityView | None) -> list[
         "total_games": view.games,
         "high_quality_games": view.high_quality_games,
     }
-    told: list[Told] = [
+    events: list[Announcement] = [
         ("QUALITY_SCORE_UPDATED", updated if known is None else {**updated, "previous_score": known}),
         ("QUALITY_DISTRIBUTION_CHANGED", _distribution(config, view)),
     ]
     if view.score >= HIGH:
         high = {"avg_quality": view.score, "high_quality_count": view.high_quality_games}
-        told.append(("HIGH_QUALITY_DATA_AVAILABLE", {"config_key": config, **high}))
+        events.append(("HIGH_QUALITY_DATA_AVAILABLE", {"config_key": config, **high}))
     if view.score < LOW:
-        told += _low(config, view, known)
-    return told
+        events += _low(config, view, known)
+    return events
 
 
-def _low(config: str, view: QualityView, known: float | None) -> list[Told]:
+def _low(config: str, view: QualityView, known: float | None) -> list[Announcement]:
     assert view.score is not None
     reason = f"the newest {view.games} games score {view.score:.2f}"
     low = {
@@ -165,13 +164,13 @@ def _low(config: str, view: QualityView, known: float | None) -> list[Told]:
         "low_quality_ratio": view.low_quality_games / max(1, view.games),
         "reason": reason,
     }
-    told: list[Told] = [("LOW_QUALITY_DATA_WARNING", low)]
+    events: list[Announcement] = [("LOW_QUALITY_DATA_WARNING", low)]
     if known is None or known >= LOW:
         degraded: dict[str, Any] = {"config_key": config, "quality_score": view.score, "threshold": LOW}
         if known is not None:
             degraded |= {"previous_score": known, "degradation": known - view.score}
-        told.append(("QUALITY_DEGRADED", degraded))
-    return told
+        events.append(("QUALITY_DEGRADED", degraded))
+    return events
 
 
 def _distribution(config: str, view: QualityView) -> dict[str, Any]:
@@ -185,25 +184,25 @@ def _distribution(config: str, view: QualityView) -> dict[str, Any]:
     }
 
 
-def _refused_shards(state: ConfigState, memory: _LastReport) -> list[Told]:
+def _refused_shards(state: ConfigState, memory: _LastReport) -> list[Announcement]:
     """Shards among the newest that nobody should learn from, each once."""
-    told: list[Told] = []
+    events: list[Announcement] = []
     # Only the newest: after a start nothing is remembered, and all old refusals would be told again.
     for shard in islice(reversed(state.shards.values()), SHARDS_SEEN):
         why = refuse_shard(shard)
-        if why is None or shard.digest in memory.shards_told:
+        if why is None or shard.digest in memory.shards_reported:
             continue
-        memory.shards_told[shard.digest] = None
-        while len(memory.shards_told) > SHARDS_REMEMBERED:
-            del memory.shards_told[next(iter(memory.shards_told))]
+        memory.shards_reported[shard.digest] = None
+        while len(memory.shards_reported) > SHARDS_REMEMBERED:
+            del memory.shards_reported[next(iter(memory.shards_reported))]
         about = {"config_key": state.config, "db_path": shard.name}
         message = f"shard {shard.digest[:12]} of worker {shard.worker} is left out: {why}"
         alert = {"alert_type": "shard_refused", "severity": "error", "message": message}
-        told.append(("DATA_QUALITY_ALERT", {**about, **alert}))
-    return told
+        events.append(("DATA_QUALITY_ALERT", {**about, **alert}))
+    return events
 
 
-def _blocked_training(state: ConfigState, memory: _LastReport) -> list[Told]:
+def _blocked_training(state: ConfigState, memory: _LastReport) -> list[Announcement]:
     """Rows came for a training, and all since the last one are of shards that nobody should learn from."""
     # Set again below while it holds, so every return in between means that it is over.
     before, memory.blocked = memory.blocked, False
@@ -233,7 +232,7 @@ def _blocked_training(state: ConfigState, memory: _LastReport) -> list[Told]:
     return [("TRAINING_BLOCKED_BY_QUALITY", {"config_key": state.config, **blocked})]
 
 
-def _refusal_alert(config: str, view: QualityView, memory: _LastReport) -> list[Told]:
+def _refusal_alert(config: str, view: QualityView, memory: _LastReport) -> list[Announcement]:
     high = view.refused_share > REFUSED_ALERT
     if high == memory.alerted:
         return []
@@ -246,18 +245,18 @@ def _refusal_alert(config: str, view: QualityView, memory: _LastReport) -> list[
     return [("DATA_QUALITY_ALERT", {"config_key": config, **alert})]
 
 
-def _failed(config: str, check: str, reason: str, last: float | None) -> Told:
+def _failed(config: str, check: str, reason: str, last: float | None) -> Announcement:
     payload = {"config_key": config, "check_type": check, "reason": reason}
     return "QUALITY_CHECK_FAILED", payload if last is None else {**payload, "last_quality": last}
 
 
-def _parity(config: str, view: QualityView) -> Told:
+def _parity(config: str, view: QualityView) -> Announcement:
     checked = view.games + view.refused
     payload = {"games_checked": checked, "games_failed": view.refused, "passed": not view.refused}
     return "PARITY_VALIDATION_COMPLETED", {"config_key": config, **payload}
 
 
-def _parity_rate(config: str, view: QualityView, before: float) -> Told:
+def _parity_rate(config: str, view: QualityView, before: float) -> Announcement:
     payload = {"new_rate": view.refused_share, "old_rate": before, "total_checked": view.games + view.refused}
     return "PARITY_FAILURE_RATE_CHANGED", {"config_key": config, **payload}
 

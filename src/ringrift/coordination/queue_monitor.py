@@ -12,7 +12,7 @@ from ringrift.errors import ConfigError
 from ringrift.machine import NodeResources, read_resources
 from ringrift.process import SingletonMixin
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import HealthCheckResult, told_by_store
+from ringrift.status import HealthCheckResult, reported_by_store
 from ringrift.work.backpressure import (
     QUEUE_LIMITS,
     BackpressureLevel,
@@ -39,7 +39,7 @@ class QueueMonitor(QueueLevels, SingletonMixin):
         here = resources or (lambda: read_resources(get_settings().data_dir))
         super().__init__(engine, resources=here, runtime=runtime, limits=limits)
 
-    @told_by_store
+    @reported_by_store
     def health_check(self) -> HealthCheckResult:
         """Measure, unless that was done in the last ten seconds, and say which queue is fullest."""
         if not self.is_fresh:

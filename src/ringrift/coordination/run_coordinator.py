@@ -9,12 +9,12 @@ from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ringrift.coordination.event_router import get_router
-from ringrift.coordination.handler_base import HandlerBase, HearingCoordinator, Told
+from ringrift.coordination.handler_base import HandlerBase, HearingCoordinator
 from ringrift.engine.opening import existing_engine
 from ringrift.engine.ports import Engine
 from ringrift.engine.records import KvRecords
 from ringrift.engine.run_reports import reported
-from ringrift.events.event import EventSource, RouterEvent
+from ringrift.events.event import Announcement, EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.ledger import quoted
@@ -70,7 +70,7 @@ class ListeningCoordinator(HearingCoordinator):
         # Knows a run of another process, too, from the store; `_situations` is of this process alone.
         self._answers = answers_of(self._situations)
         self.events_heard: Counter[str] = Counter()
-        self.events_told: Counter[str] = Counter()
+        self.events_reported: Counter[str] = Counter()
         self._set_up()
 
     def _set_up(self) -> None:
@@ -98,9 +98,9 @@ class ListeningCoordinator(HearingCoordinator):
     async def _on_event(self, event_type: str, payload: Mapping[str, Any], /) -> None:
         """Do what the event asks for."""
 
-    async def tell(self, told: list[Told]) -> None:
-        for name, payload in told:
-            self.events_told[name] += 1
+    async def tell(self, events: list[Announcement]) -> None:
+        for name, payload in events:
+            self.events_reported[name] += 1
             await self.router.publish(name, payload, self.name)
 
     # --- what it says about itself --------------------------------------------------------------------
@@ -109,13 +109,13 @@ class ListeningCoordinator(HearingCoordinator):
     def get_metrics(self) -> dict[str, Any]:
         return {
             "events_heard": self.events_heard.total(),
-            "events_told": self.events_told.total(),
+            "events_told": self.events_reported.total(),
             "run_open": self._situations.loop is not None,
         }
 
     @reported
     def get_status(self) -> dict[str, Any]:
-        events = {"heard": dict(self.events_heard), "told": dict(self.events_told)}
+        events = {"heard": dict(self.events_heard), "told": dict(self.events_reported)}
         return {**self._life(), **events, **self.get_metrics()}
 
 
@@ -186,8 +186,8 @@ class SituationDaemon(StageDaemon):
         for situation in self._situations.all().values():
             await self._look(situation)
 
-    async def tell(self, told: Iterable[Told]) -> None:
-        for name, payload in told:
+    async def tell(self, events: Iterable[Announcement]) -> None:
+        for name, payload in events:
             await self.router.publish(name, payload, self.name)
 
 

@@ -15,7 +15,7 @@ from ringrift.engine.run_reports import reported_health
 from ringrift.machine import read_resources
 from ringrift.process import SingletonMixin, getter_of, process_scope
 from ringrift.runtime import Runtime, system_runtime
-from ringrift.status import HealthCheckResult, told_by_store
+from ringrift.status import HealthCheckResult, reported_by_store
 from ringrift.work.admission import AdmissionSources, SpawnGate, TaskAdmission, limits_for_machine
 from ringrift.work.limits import CoordinatorState, EmergencyNotice, EmergencyPlaces, EmergencyState
 
@@ -72,7 +72,7 @@ def _admission_here() -> TaskAdmission:
 
 
 class Safeguards(SpawnGate, SingletonMixin):
-    """The last gate of *admission*, or of this process's."""
+    """What programs may start and the loop may order, by *admission* or that of this process."""
 
     def __init__(self, admission: TaskAdmission | None = None) -> None:
         super().__init__(get_task_admission() if admission is None else admission)
@@ -82,7 +82,7 @@ class Safeguards(SpawnGate, SingletonMixin):
         """`allow` for code without a loop."""
         return (await self.allow(task_type, node_id)).as_pair()
 
-    @told_by_store
+    @reported_by_store
     def health_check(self) -> HealthCheckResult:
         """What the process that asks them says of breakers, and what stands in the store for all."""
         notice = run_blocking(self._admission.state(), timeout_s=ANSWER_S)

@@ -107,28 +107,28 @@ class SelfplayOrchestrator(StoreCoordinator):
         self._ended = _EndedTasks()
 
     def reactions(self) -> Mapping[str, Callback]:
-        ring = get_loop_waker().ring_for
+        wake = get_loop_waker().wake_for
         return {
             "TASK_SPAWNED": self.signals.note,
             "TASK_COMPLETED": self.signals.note,  # the loop itself listens for ends of its jobs
-            "TASK_FAILED": ring,
-            "TASK_ORPHANED": ring,
-            "TASK_ABANDONED": ring,
-            "SELFPLAY_COMPLETE": ring,
-            "BACKPRESSURE_ACTIVATED": ring,
-            "BACKPRESSURE_RELEASED": ring,
+            "TASK_FAILED": wake,
+            "TASK_ORPHANED": wake,
+            "TASK_ABANDONED": wake,
+            "SELFPLAY_COMPLETE": wake,
+            "BACKPRESSURE_ACTIVATED": wake,
+            "BACKPRESSURE_RELEASED": wake,
             "RESOURCE_CONSTRAINT": lambda event: self.nodes.note(event, STRAINED),
             "REGRESSION_DETECTED": self._noted,
             "REGRESSION_CLEARED": self._noted,
             "PROMOTION_ROLLED_BACK": self._noted,
             "CURRICULUM_REBALANCED": self.signals.note,
             "QUALITY_SCORE_UPDATED": self.signals.note,
-            "IDLE_RESOURCE_DETECTED": ring,
+            "IDLE_RESOURCE_DETECTED": wake,
         }
 
     def _noted(self, event: RouterEvent) -> None:
         self.signals.note(event)
-        get_loop_waker().ring_for(event)
+        get_loop_waker().wake_for(event)
 
     # --- what it shows --------------------------------------------------------------------------------
 

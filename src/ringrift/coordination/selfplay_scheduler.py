@@ -102,8 +102,8 @@ INTERVAL_S = 15.0
 FIRST_S = 1.0
 ANSWER_S = 10.0
 # Shares move a little with every plan; telling each move would never end.
-SHARE_CHANGE_TOLD = 0.02
-RATE_CHANGE_TOLD = 0.20
+SHARE_CHANGE_MIN = 0.02
+RATE_CHANGE_MIN = 0.20
 GAMES_PER_CONFIG = 500
 # Memory of a GPU that self-play of a board needs; a node without a GPU plays on its processor.
 GPU_MEMORY_GB = {"hex8": 8.0, "square8": 8.0, "square19": 24.0, "hexagonal": 40.0}
@@ -146,9 +146,9 @@ class SelfplayScheduler(StageDaemon):
         self.nodes = NodeNotes()
         self.signals = ConfigSignals()
         self.run_seen: RunStatus | None = None
-        self._told_shares: dict[str, float] = {}
-        self._told_workers: int | None = None
-        self._told_unfit: frozenset[str] = frozenset()  # nodes
+        self._reported_shares: dict[str, float] = {}
+        self._reported_workers: int | None = None
+        self._reported_unfit: frozenset[str] = frozenset()  # nodes
 
     def _get_event_subscriptions(self) -> Mapping[Any, Callback]:
         """Every event that the catalog names; each is noted, and does what its group does."""
@@ -170,17 +170,17 @@ class SelfplayScheduler(StageDaemon):
         elif name in _CAPACITY.split():
             await self._on_capacity(event)
         if name in _WAKE.split():
-            get_loop_waker().ring_for(event)
+            get_loop_waker().wake_for(event)
 
     async def _on_capacity(self, event: RouterEvent) -> None:
         """A GPU that no config of the run fits on is told once, until one fits on it."""
-        told, run = event.payload, self.run_seen
-        whole_gb = float(told.get("gpu_memory_gb") or 0.0)
-        memory_gb = whole_gb or float(told.get("gpu_memory_free_gb") or 0.0)
+        payload, run = event.payload, self.run_seen
+        whole_gb = float(payload.get("gpu_memory_gb") or 0.0)
+        memory_gb = whole_gb or float(payload.get("gpu_memory_free_gb") or 0.0)
         if run is None or not run.configs or memory_gb <= 0:
             return
         fitting = [config for config in run.configs if gpu_memory_needed_gb(config) <= memory_gb]
-        note = self.nodes.current(self._runtime.now_s()).get(str(told["node_id"]))
+        note = self.nodes.current(self._runtime.now_s()).get(str(payload["node_id"]))
         is_noted = note is not None and note.event in _CAPACITY.split()
         if fitting and is_noted:
             self.nodes.clear(event)
@@ -191,7 +191,7 @@ class SelfplayScheduler(StageDaemon):
         if is_noted:
             return
         problem = {
-            "node_id": str(told["node_id"]),
+            "node_id": str(payload["node_id"]),
             "has_gpu": True,
             "gpu_vram_gb": memory_gb,
             "reason": f"no config of the run fits into {memory_gb:g} GB",
@@ -216,42 +216,42 @@ class SelfplayScheduler(StageDaemon):
         await self._tell_workers(run)
         await self._tell_unfit(await live_workers(kv), run)
         for config in run.configs:
-            if config not in self._told_shares:
+            if config not in self._reported_shares:
                 registered = {"config_key": config, "scheduler_name": "share_of_selfplay"}
                 await self._tell("SCHEDULER_REGISTERED", registered)
         shares = {config: seen.share for config, seen in run.configs.items()}
-        changed = _changed(self._told_shares, shares)
+        changed = _changed(self._reported_shares, shares)
         for config in changed:
-            await self._tell_share(config, self._told_shares.get(config), shares)
+            await self._tell_share(config, self._reported_shares.get(config), shares)
         # Only what was told is remembered, so small moves add up until they are told.
-        self._told_shares = {
-            **{c: s for c, s in self._told_shares.items() if c in shares},
+        self._reported_shares = {
+            **{c: s for c, s in self._reported_shares.items() if c in shares},
             **_kept(shares, changed),
         }
 
     async def _tell_workers(self, run: RunStatus) -> None:
-        if self._told_workers is not None and self._told_workers != run.workers:
-            scaled = {"old_count": self._told_workers, "new_count": run.workers}
+        if self._reported_workers is not None and self._reported_workers != run.workers:
+            scaled = {"old_count": self._reported_workers, "new_count": run.workers}
             await self._tell("P2P_SELFPLAY_SCALED", {**scaled, "reason": "workers came or went"})
-        self._told_workers = run.workers
+        self._reported_workers = run.workers
 
     async def _tell_unfit(self, workers: list[WorkerRecord], run: RunStatus) -> None:
         """A node of whose workers none takes any work that the run has ordered is told once."""
         fit = {each.node for each in workers if each.kinds is None or run.queue.keys() & {*each.kinds}}
         unfit = {each.node: each for each in workers if run.queue and each.node not in fit}
-        for node in sorted(unfit.keys() - self._told_unfit):
+        for node in sorted(unfit.keys() - self._reported_unfit):
             kinds, has_gpu = unfit[node].kinds or (), any(each.gpus for each in workers if each.node == node)
             why = f"its workers take only {', '.join(kinds)}; the run has {', '.join(sorted(run.queue))}"
             problem = {"node_id": node, "has_gpu": has_gpu, "reason": why, "compatible_configs": []}
             await self._tell("NODE_INCOMPATIBLE_WITH_WORKLOAD", problem)
-        self._told_unfit = frozenset(unfit)
+        self._reported_unfit = frozenset(unfit)
 
     async def _tell_share(self, config: str, old: float | None, shares: Mapping[str, float]) -> None:
         new = shares[config]
         why = f"the share of self-play is {new:.0%}"
         updated = {"config_key": config, "allocation_weights": dict(shares), "reason": why}
         await self._tell("SELFPLAY_ALLOCATION_UPDATED", updated)
-        if old and abs(new - old) / old > RATE_CHANGE_TOLD:
+        if old and abs(new - old) / old > RATE_CHANGE_MIN:
             rates = {"old_rate": old * len(shares), "new_rate": new * len(shares)}
             change = {**rates, "change_percent": 100 * (new - old) / old}
             await self._tell("SELFPLAY_RATE_CHANGED", {"config_key": config, **change, "reason": why})
@@ -321,11 +321,11 @@ def gpu_memory_needed_gb(config: str) -> float:
 
 def _changed(old: Mapping[str, float], new: Mapping[str, float]) -> list[str]:
     # -1 is far from every share: a config that was never told of is always told.
-    return [config for config, share in new.items() if abs(share - old.get(config, -1.0)) > SHARE_CHANGE_TOLD]
+    return [config for config, share in new.items() if abs(share - old.get(config, -1.0)) > SHARE_CHANGE_MIN]
 
 
-def _kept(shares: Mapping[str, float], told: list[str]) -> dict[str, float]:
-    return {config: shares[config] for config in told}
+def _kept(shares: Mapping[str, float], configs: list[str]) -> dict[str, float]:
+    return {config: shares[config] for config in configs}
 
 
 # The scheduler of this process; it hears events once it is started.

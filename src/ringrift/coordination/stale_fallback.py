@@ -82,7 +82,7 @@ class StaleFallbackDaemon(StageDaemon):
             await self._situations.note(
                 config, SYNC_FAILED_TOPIC, text[:TEXT_MAX], since_s=since_s, failures=failures
             )
-            get_loop_waker().ring_for(event)
+            get_loop_waker().wake_for(event)
 
     async def _run_cycle(self) -> None:
         blobs = self._blobs or (await get_engine()).blobs
@@ -105,7 +105,7 @@ class StaleFallbackDaemon(StageDaemon):
         log.warning("fallback.missing_changed", config=config, missing=sorted(missing))
         text = f"{len(missing)} files are missing" if missing else "the files that were missing are back"
         await self._situations.note(config, MISSING_TOPIC, text, missing=sorted(missing))
-        get_loop_waker().ring("files went missing or came back")
+        get_loop_waker().wake("files went missing or came back")
 
     def _note_since(self, config: str, *, missing: bool) -> None:
         if not missing:

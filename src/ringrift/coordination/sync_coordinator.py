@@ -241,13 +241,13 @@ def recommend(
 def _advise(host: HostState) -> SyncRecommendation | None:
     if not host.unsynced_files:
         return None
-    told = f"{host.unsynced_games} games in {host.unsynced_files} files are on {host.host} alone"
+    why = f"{host.unsynced_games} games in {host.unsynced_files} files are on {host.host} alone"
     if host.is_critical:
         action, priority = SyncAction.SYNC_NOW, SyncPriority.CRITICAL
-        told += ", which may vanish" if host.host_type == "ephemeral" else f" for {host.age_s / 3600:.1f} h"
+        why += ", which may vanish" if host.host_type == "ephemeral" else f" for {host.age_s / 3600:.1f} h"
     elif host.is_stale:
         action, priority = SyncAction.SYNC_NOW, SyncPriority.HIGH
-        told += f" for {host.age_s / 60:.0f} min"
+        why += f" for {host.age_s / 60:.0f} min"
     elif host.unsynced_games > MANY_GAMES:
         action, priority = SyncAction.SCHEDULE, SyncPriority.NORMAL
     else:
@@ -256,7 +256,7 @@ def _advise(host: HostState) -> SyncRecommendation | None:
         host=host.host,
         action=action,
         priority=priority,
-        reason=told,
+        reason=why,
         score=host.score,
         estimated_games=host.unsynced_games,
         estimated_duration_seconds=host.unsynced_games / (host.games_per_s or GAMES_PER_S),
@@ -367,8 +367,8 @@ class SyncScheduler:
     def health_check(self) -> HealthCheckResult:
         status = self.get_cluster_status()
         if status.critical_hosts:
-            told = f"data of {', '.join(status.critical_hosts)} is at risk"
-            return HealthCheckResult.degraded(told, **status.to_dict())
+            why = f"data of {', '.join(status.critical_hosts)} is at risk"
+            return HealthCheckResult.degraded(why, **status.to_dict())
         return HealthCheckResult.ok("", **status.to_dict())
 
 

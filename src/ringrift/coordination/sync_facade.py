@@ -17,7 +17,7 @@ import structlog
 from ringrift.coordination.event_router import get_router
 from ringrift.coordination.sync_base import get_node_reports, open_data_plane
 from ringrift.data.config import AutoSyncConfig, read_sync_config
-from ringrift.data.manifest.catalog import Cataloguer
+from ringrift.data.manifest.catalog import Cataloger
 from ringrift.data.plane import DataPlane
 from ringrift.data.sync.cluster_view import NodeReportCollector, read_cluster_view
 from ringrift.data.sync.executor import (
@@ -128,7 +128,7 @@ class SyncFacade(SingletonMixin):
         run = _Run(asked, plane.runtime.monotonic_s(), backend=choose_backend(asked))
         try:
             async with asyncio.timeout(asked.timeout_seconds):
-                await Cataloguer(plane).catalogue()  # what was sealed a moment ago is asked for as well
+                await Cataloger(plane).catalog()  # what was sealed a moment ago is asked for as well
                 await self._attempts(plane, run)
         except TimeoutError:
             run.errors.append(f"{run.backend.value}: timed out after {asked.timeout_seconds:g} s")
@@ -286,11 +286,11 @@ class SyncFacade(SingletonMixin):
             "recent_error_rate": share,
             "last_error": self._last_error,
         }
-        told = f"{share:.0%} of the last {recent} syncs failed"
+        message = f"{share:.0%} of the last {recent} syncs failed"
         if share > 0.5:
-            return HealthCheckResult(False, CoordinatorStatus.STOPPED, told, details)
+            return HealthCheckResult(False, CoordinatorStatus.STOPPED, message, details)
         if share > 0.2:
-            return HealthCheckResult(True, CoordinatorStatus.DEGRADED, told, details)
+            return HealthCheckResult(True, CoordinatorStatus.DEGRADED, message, details)
         return HealthCheckResult(True, CoordinatorStatus.RUNNING, "", details)
 
 

@@ -242,7 +242,7 @@ class SyncRouter:
     @property
     def works_here(self) -> bool:
         """Whether somebody told this one of nodes; the coordinator of the run tells its own."""
-        return self.reports.was_told
+        return self.reports.has_reports
 
     @reported_slowly
     def get_status(self) -> dict[str, Any]:

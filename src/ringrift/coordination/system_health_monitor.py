@@ -18,7 +18,7 @@ import structlog
 from ringrift.coordination.contracts import coordinator_directory, invoke_health_check
 from ringrift.coordination.coordinator_persistence import SnapshotStore
 from ringrift.coordination.event_router import get_router
-from ringrift.coordination.handler_base import HandlerBase, Told
+from ringrift.coordination.handler_base import HandlerBase
 from ringrift.coordination.unified_health_manager import (
     HealthLevel,
     RecoveryAction,
@@ -37,7 +37,7 @@ from ringrift.coordination.utils import BoundedHistory
 from ringrift.engine.opening import engine_on_demand
 from ringrift.errors import RingRiftError
 from ringrift.events.catalog.table import CATALOG
-from ringrift.events.event import EventSource, RouterEvent
+from ringrift.events.event import Announcement, EventSource, RouterEvent
 from ringrift.events.subscriptions import Callback
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.runtime import Runtime
@@ -105,21 +105,21 @@ class CoordinatorWatch:
         self._silent_after_s = silent_after_s
         self._seen: dict[str, Seen] = {}
 
-    def checked(self, name: str, result: HealthCheckResult, now_s: float) -> list[Told]:
+    def checked(self, name: str, result: HealthCheckResult, now_s: float) -> list[Announcement]:
         """Take the answer of a local coordinator; return the events to publish."""
         condition = _condition_of(result)
         before = self._seen.get(name)
         self._keep(name, Seen(condition, result.health_score, now_s, local=True, message=result.message))
-        told: list[Told] = []
+        events: list[Announcement] = []
         if before is None or before.condition is not condition:
-            told = _change(name, condition, result)
+            events = _change(name, condition, result)
         if condition is Condition.UNHEALTHY and is_down(result):
             # At every look, not only at the first: what fails often enough in a row is brought back.
-            told.append(("ERROR", {"component": name, "error": result.message}))
+            events.append(("ERROR", {"component": name, "error": result.message}))
         # An unhealthy one sends none: where the event about it is lost, its silence tells.
         if condition is not Condition.UNHEALTHY:
-            told.append(("COORDINATOR_HEARTBEAT", _heartbeat(name, result)))
-        return told
+            events.append(("COORDINATOR_HEARTBEAT", _heartbeat(name, result)))
+        return events
 
     def forget_gone(self, local: Collection[str]) -> None:
         """Forget coordinators that were of this process and are no longer: another may run them now."""
@@ -141,9 +141,9 @@ class CoordinatorWatch:
         message = str(payload.get("reason") or payload.get("error") or "")
         self._keep(name, Seen(condition, score, now_s, local=False, message=message))
 
-    def silent(self, now_s: float) -> list[Told]:
+    def silent(self, now_s: float) -> list[Announcement]:
         """Return what to tell about coordinators that stopped being heard of; each once."""
-        told: list[Told] = []
+        events: list[Announcement] = []
         for name, seen in self._seen.items():
             age_s = now_s - seen.heard_s
             quiet = seen.condition in {Condition.SILENT, Condition.STOPPED}
@@ -151,10 +151,10 @@ class CoordinatorWatch:
                 continue
             self._seen[name] = Seen(Condition.SILENT, 0.0, seen.heard_s, local=False)
             reason = f"no heartbeat for {age_s:.0f} s"
-            told.append(
+            events.append(
                 ("COORDINATOR_UNHEALTHY", {"coordinator_name": name, "reason": reason, "health_score": 0.0})
             )
-        return told
+        return events
 
     def report(self, now_s: float) -> dict[str, dict[str, Any]]:
         return {
@@ -179,7 +179,7 @@ def _condition_of(result: HealthCheckResult) -> Condition:
     return Condition.DEGRADED if result.status is CoordinatorStatus.DEGRADED else Condition.HEALTHY
 
 
-def _change(name: str, condition: Condition, result: HealthCheckResult) -> list[Told]:
+def _change(name: str, condition: Condition, result: HealthCheckResult) -> list[Announcement]:
     about: dict[str, Any] = {"coordinator_name": name, "health_score": result.health_score}
     if condition is Condition.HEALTHY:
         uptime = float(result.details.get("uptime_seconds") or 0.0)

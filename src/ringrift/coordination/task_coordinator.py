@@ -329,8 +329,8 @@ class TaskCoordinator(HearingCoordinator):
         # bring a task back that has ended meanwhile.
         said, recorded = event.payload, event.source == NAME
         here = recorded and event.origin is not EventSource.CROSS_PROCESS
-        task_id, told_kind = str(said.get("task_id", "")), str(said.get("task_type") or TaskType.OTHER)
-        kind = task_type_of(told_kind)
+        task_id, reported_kind = str(said.get("task_id", "")), str(said.get("task_type") or TaskType.OTHER)
+        kind = task_type_of(reported_kind)
         node = str(said.get("node_id") or "")
         match event.event_type:
             case "TASK_SPAWNED" if recorded:
@@ -447,7 +447,7 @@ def task_context(
     # On the background loop, as the block has none: without them a long one would be taken for silent.
     heartbeats = run_blocking(_start_beating(coordinator, task, runtime), timeout_s=ANSWER_S)
     try:
-        with _told(coordinator, task):
+        with _reporting(coordinator, task):
             yield task
     finally:
         run_blocking(heartbeats.stop(ANSWER_S), timeout_s=2 * ANSWER_S)
@@ -471,7 +471,7 @@ async def async_task_context(
     # Not a task group: what the block raises must reach its caller as it is.
     heartbeats = await _start_beating(coordinator, task, runtime)
     try:
-        async with _told_async(coordinator, task):
+        async with _reporting_async(coordinator, task):
             yield task
     finally:
         await heartbeats.stop(ANSWER_S)
@@ -560,7 +560,7 @@ def _refuse_unless(ok: bool, reason: str) -> None:  # noqa: FBT001 - a pair as i
 
 
 @contextmanager
-def _told(coordinator: TaskCoordinator, task: TaskContext) -> Iterator[None]:
+def _reporting(coordinator: TaskCoordinator, task: TaskContext) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
@@ -571,7 +571,7 @@ def _told(coordinator: TaskCoordinator, task: TaskContext) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _told_async(coordinator: TaskCoordinator, task: TaskContext) -> AsyncIterator[None]:
+async def _reporting_async(coordinator: TaskCoordinator, task: TaskContext) -> AsyncIterator[None]:
     try:
         yield
     except BaseException as error:

@@ -53,15 +53,15 @@ def tournament_requests(
     every_s = rules.ladder_s if found.is_safe else min(rules.ladder_s, rules.unsteady_ladder_s)
     if champion is None or wanted_games(state, now_s) or not _due(state, now_s, every_s):
         return []
-    rung = ladder_rung(state, champion)
-    details = request_details(champion, [rung], games=rules.ladder_games)
-    text = f"ladder match with {rung}"
+    baseline = ladder_baseline(state, champion)
+    details = request_details(champion, [baseline], games=rules.ladder_games)
+    text = f"ladder match with {baseline}"
     if not found.is_safe:
         text += f", as ratings are {found.level.value}: {found.reason}"
     return [Noted(at_s=now_s, topic=WANTED_TOPIC, text=text, details=details)]
 
 
-def ladder_rung(state: ConfigState, champion: str) -> str:
+def ladder_baseline(state: ConfigState, champion: str) -> str:
     """The baseline nearest in strength: games with much weaker or stronger ones say little."""
     ratings = rate(state.trusted_matches())
     mine = ratings.get(champion)

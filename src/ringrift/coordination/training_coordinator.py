@@ -205,7 +205,7 @@ class TrainingCoordinator(StoreCoordinator):
         self.signals.note(event)
         # A claim counts with its file, and the intake wakes the loop.
         if not is_claim(event):
-            get_loop_waker().ring_for(event)
+            get_loop_waker().wake_for(event)
 
     # --- what it shows --------------------------------------------------------------------------------
 

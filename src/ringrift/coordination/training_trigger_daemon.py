@@ -135,7 +135,7 @@ class TrainingTriggerDaemon(StageDaemon):
     def _on_event(self, event: RouterEvent) -> None:
         self.signals.note(event)
         if event.event_type in _WAKE:
-            get_loop_waker().ring_for(event)
+            get_loop_waker().wake_for(event)
 
     async def _run_cycle(self) -> None:
         """Tell a plateau that began or grew: other opponents may help where more data does not."""

@@ -460,8 +460,8 @@ class UnifiedHealthManager(HearingCoordinator):
     def _score(self) -> float | None:
         """Heard here, or told by the run; None is what nobody knows."""
         if not answers_here(self):
-            told = self.get_status()["system_health_score"]
-            return None if told is None else float(told)
+            answer = self.get_status()["system_health_score"]
+            return None if answer is None else float(answer)
         return self._heard_score()
 
     def _heard_score(self) -> float | None:
@@ -500,8 +500,8 @@ class UnifiedHealthManager(HearingCoordinator):
     def pause_reasons(self) -> list[str]:
         """Return why the pipeline should not go on; empty when it may."""
         if not answers_here(self):
-            told = self.get_status()["pause_reasons"]
-            return [UNKNOWN_HEALTH] if told is None else list(told)
+            answer = self.get_status()["pause_reasons"]
+            return [UNKNOWN_HEALTH] if answer is None else list(answer)
         return self._heard_reasons()
 
     def _heard_reasons(self) -> list[str]:

@@ -67,21 +67,21 @@ class UnifiedQueuePopulator(SubscribedCoordinator):
     def reactions(self) -> Mapping[str, Callback]:
         return {
             "ELO_UPDATED": self.signals.note,
-            "TRAINING_COMPLETED": self._ring,
-            "NEW_GAMES_AVAILABLE": self._ring,
-            "SELFPLAY_COMPLETE": self._ring,
-            "SELFPLAY_TARGET_UPDATED": self._ring,
-            "TRAINING_BLOCKED_BY_QUALITY": self._ring,
-            "WORK_COMPLETED": self._ring,
-            "WORK_FAILED": self._ring,
-            "WORK_TIMEOUT": self._ring,
-            "TASK_ABANDONED": self._ring,
-            "BACKPRESSURE_RELEASED": self._ring,
+            "TRAINING_COMPLETED": self._wake,
+            "NEW_GAMES_AVAILABLE": self._wake,
+            "SELFPLAY_COMPLETE": self._wake,
+            "SELFPLAY_TARGET_UPDATED": self._wake,
+            "TRAINING_BLOCKED_BY_QUALITY": self._wake,
+            "WORK_COMPLETED": self._wake,
+            "WORK_FAILED": self._wake,
+            "WORK_TIMEOUT": self._wake,
+            "TASK_ABANDONED": self._wake,
+            "BACKPRESSURE_RELEASED": self._wake,
         }
 
-    def _ring(self, event: RouterEvent) -> None:
+    def _wake(self, event: RouterEvent) -> None:
         self.signals.note(event)
-        get_loop_waker().ring_for(event)
+        get_loop_waker().wake_for(event)
 
     async def look(self) -> Supply:
         """Count what there is, and say how many items there is room for."""
@@ -146,7 +146,7 @@ class QueuePopulatorDaemon(StageDaemon):
     async def _run_cycle(self) -> None:
         supply = await self.populator.look()
         if supply.items:
-            get_loop_waker().ring("there is room for work")
+            get_loop_waker().wake("there is room for work")
 
     async def _on_stop(self) -> None:
         if self._unwire is not None:

@@ -19,7 +19,7 @@ from typing import Any
 from ringrift.coordination.coordinator_dependencies import COORDINATOR_REGISTRY, InitPattern
 from ringrift.coordination.daemon_manager import DaemonManager
 from ringrift.coordination.dead_letter_queue import DeadLetterQueue
-from ringrift.coordination.initializer import BootstrapOptions, Initialiser, load_entry_point
+from ringrift.coordination.initializer import BootstrapOptions, Initializer, load_entry_point
 from ringrift.daemons.registry import Isolation, product_registry, profile_types
 from ringrift.daemons.running import takes_keyword
 from ringrift.daemons.types import DaemonType
@@ -147,8 +147,8 @@ def _wire_coordinators(audited: _AuditedRouter) -> None:
         if spec.pattern is not InitPattern.WIRE or spec.not_built_reason:
             continue
         # Each alone: what it depends on has a walk of its own, and would be taken for a part of it.
-        walk = Initialiser({name: replace(spec, depends_on=())}, publish=_tell_nobody)
-        walk.initialise(BootstrapOptions(arguments={"router": audited.router}))
+        walk = Initializer({name: replace(spec, depends_on=())}, publish=_tell_nobody)
+        walk.initialize(BootstrapOptions(arguments={"router": audited.router}))
         if walk.errors:
             raise ConfigError(f"the wiring cannot be read: {walk.errors[0]}")
         audited.add(name, spec.capability, walk.instances[name])

@@ -232,9 +232,9 @@ class SyncStrategy(StrEnum):
     AUTO = "auto"  # one of the next three, by what this node is
     EPHEMERAL = "ephemeral"  # this node may vanish: write through to nodes that stay
     BROADCAST = "broadcast"  # this node leads: everything to everybody
-    HYBRID = "hybrid"  # what is made here to the best neighbours, what is wanted here from them
+    HYBRID = "hybrid"  # what is made here to the best neighbors, what is wanted here from them
     PULL = "pull"  # everything of everybody to here
-    GOSSIP = "gossip"  # what a few neighbours have and this node lacks
+    GOSSIP = "gossip"  # what a few neighbors have and this node lacks
     PUSH = "push"  # games to the coordinator as the disk fills
     PLANNED = "planned"  # as many copies as the router plans
     FRESHNESS = "freshness"  # asks for a transfer where training data is old
@@ -291,7 +291,7 @@ class AutoSyncConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise ConfigError(f"[sync] names {both[0]!r} both in excluded_hosts and in priority_hosts")
 
     def check_nodes(self, nodes: DataNodes) -> None:
-        """Raises `ConfigError` for a host that is no node: a misspelt exclusion would exclude nobody."""
+        """Raises `ConfigError` for a host that is no node: a misspelled exclusion would exclude nobody."""
         for name in ("excluded_hosts", "priority_hosts"):
             if unknown := [host for host in getattr(self, name) if host not in nodes]:
                 raise ConfigError(

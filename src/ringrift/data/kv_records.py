@@ -323,9 +323,9 @@ def one_per_process(kind: type[T], make: Callable[..., T], **given: Any) -> T:
     before = made_with.get(kind, {})
     if differing := sorted(name for name, value in options.items() if before.get(name) != value):
         name = differing[0]
-        told = f"{name}={before[name]!r}" if name in before else f"its own {name}"
+        option = f"{name}={before[name]!r}" if name in before else f"its own {name}"
         raise ConfigError(
-            f"this process has a {kind.__name__} already, made with {told}; make another one with "
+            f"this process has a {kind.__name__} already, made with {option}; make another one with "
             f"{kind.__name__}({name}=...), or drop it first with the reset_*() beside its getter"
         )
     return found

@@ -271,15 +271,15 @@ class _PathClaim(msgspec.Struct, frozen=True):
 @dataclass(slots=True)
 class _Owned:
     lease: NamedLease
-    keepers: TaskOwner
-    keeper: asyncio.Task[None]
+    renewals: TaskOwner
+    renewal: asyncio.Task[None]
 
     async def end_keeping(self) -> None:
-        loop = self.keeper.get_loop()
+        loop = self.renewal.get_loop()
         if loop is asyncio.get_running_loop():
-            await self.keepers.stop(STOP_S)
+            await self.renewals.stop(STOP_S)
         else:  # begun on another loop, as a blocking call does
-            loop.call_soon_threadsafe(self.keeper.cancel)
+            loop.call_soon_threadsafe(self.renewal.cancel)
 
 
 class TransactionLog(StoreHandle):
@@ -313,8 +313,8 @@ class TransactionLog(StoreHandle):
             updated_at=now_s,
         )
         await self._records.create(name, record)
-        keepers = TaskOwner(f"transaction {name}")
-        self._owned[name] = _Owned(lease, keepers, keepers.create_task(_kept(lease)))
+        renewals = TaskOwner(f"transaction {name}")
+        self._owned[name] = _Owned(lease, renewals, renewals.create_task(_kept(lease)))
         return name
 
     async def add_operation_async(

@@ -157,6 +157,9 @@ def _is_key(key: Any) -> bool:
 _VOLATILE_KEYS = frozenset({"timestamp", "created_at", "node_name", "source", "routed"})
 
 
+Announcement = tuple[str, dict[str, Any]]  # an event, by its name, and its payload, before it is published
+
+
 class EventSource(StrEnum):
     """Which bus an event came from."""
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 import msgspec
 
 from ringrift.engine.work_rules import LEASE_RAN_OUT
+from ringrift.events.event import Announcement
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.learning.facts.facts import (
     FRESHNESS_TOPIC,
@@ -42,7 +43,6 @@ from ringrift.learning.job_announcements import (
     FAILED,
     ISSUED,
     SET_BACK,
-    Announcement,
     AnnouncementContext,
     blob_path,
 )

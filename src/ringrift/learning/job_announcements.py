@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ringrift.events.event import Announcement
 from ringrift.learning.facts.facts import JobIssued
 from ringrift.learning.facts.records import Match, Model, rows_missing, steps_to_train
 from ringrift.learning.facts.results import ordered_games, participant
@@ -20,8 +21,6 @@ from ringrift.work.job.protocol import JobArtifact, JobOrder, JobReport
 
 
 SET_BACK = "training_set_back"  # how a config's training recovers: it goes on from an earlier checkpoint
-
-Announcement = tuple[str, dict[str, Any]]
 
 RATING_START = 1500.0  # of whom nobody has played
 _LOSSES = ("best_held", "best_loss", "held", "train")

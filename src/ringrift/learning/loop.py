@@ -194,7 +194,7 @@ class TrainingLoop:
             stages=stages,
         )
         self._status = StatusWriter(engine, runtime, settings, self.controller, router=router, mark=mark)
-        self._intake = FileIntake(self.controller, engine, settings, runtime, wake=self._waker.ring_for)
+        self._intake = FileIntake(self.controller, engine, settings, runtime, wake=self._waker.wake_for)
         self._woken = asyncio.Event()
         self.status_writes_failed = 0
         self.status_problem = ""  # why the last status could not be made; empty if it could

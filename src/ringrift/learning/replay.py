@@ -241,7 +241,7 @@ SELFPLAY = "selfplay"
 UNKNOWN = "unknown"  # who played games whose job left no record
 REASON = "made again from its sealed record"
 LOST = "no file tells what became of it"
-UNTOLD = (
+UNRECORDED = (
     "jobs that failed or were cancelled",
     "pauses, notes and recalls (`ringrift recall` has to be given again)",
     "decisions that the rules of now would not make from the same matches",
@@ -413,7 +413,7 @@ class _Rebuilding:
                 self.add(fact)
 
 
-def untold(found: RebuiltConfig) -> Iterator[str]:
+def unrecorded(found: RebuiltConfig) -> Iterator[str]:
     """What is missing from *found*, in sentences."""
     if found.lost:
         yield f"jobs without a record (failed, cancelled, or their files are gone): {found.lost}"

@@ -302,7 +302,7 @@ TINY = 1e-8
 
 
 @dataclass(frozen=True, slots=True)
-class QuantisedConvolution:
+class QuantizedConvolution:
     """Packed weights and the scales on both sides."""
 
     weight: Tensor
@@ -317,7 +317,7 @@ class QuantisedConvolution:
         return self._run(x, dtype, "relu")
 
     def plain(self, x: Tensor) -> Tensor:
-        """Not quantised again."""
+        """Not quantized again."""
         return self._run(x, torch.bfloat16, "none")
 
     def _run(self, x: Tensor, dtype: torch.dtype, after: str) -> Tensor:
@@ -339,7 +339,7 @@ class QuantisedConvolution:
         return x, self.scale_in, 0, self.weight, self.weight_scales, self.weight_zeros
 
 
-class QuantisedEngine:
+class QuantizedEngine:
     """8-bit numbers on one processor."""
 
     def __init__(self, model: ResidualNet, *, batch: int, samples: Planes) -> None:
@@ -363,13 +363,13 @@ class QuantisedEngine:
             self._mask = spread(model.mask, model.architecture.channels).to(torch.uint8)
             self._neck_mask = spread(model.mask, model.architecture.neck).to(torch.bfloat16)
 
-    def _pack(self, layer: nn.Conv2d, scale_in: float, scale_out: float) -> QuantisedConvolution:
+    def _pack(self, layer: nn.Conv2d, scale_in: float, scale_out: float) -> QuantizedConvolution:
         weight = layer.weight
         scales = weight.abs().amax(dim=(1, 2, 3)).clamp_min(TINY) / WEIGHT_STEPS
         whole = (weight / scales[:, None, None, None]).round().to(torch.int8)
         padding = [layer.kernel_size[0] // 2, layer.kernel_size[1] // 2]
         assert layer.bias is not None
-        return QuantisedConvolution(
+        return QuantizedConvolution(
             weight=torch.ops.onednn.qconv_prepack(
                 whole,
                 scales,
@@ -391,7 +391,7 @@ class QuantisedEngine:
 
     @torch.inference_mode()
     def judge(self, planes: Planes) -> RawOutput:
-        x = self._on_board(self._stem.rectified(self._quantised(planes)))
+        x = self._on_board(self._stem.rectified(self._quantized(planes)))
         scale = self._stem.scale_out
         for first, second in self._blocks:
             x = self._on_board(second.added(self._on_board(first.rectified(x)), x, scale))
@@ -401,7 +401,7 @@ class QuantisedEngine:
             neck.mul_(self._neck_mask)
         return self._head(None if self._policy is None else self._policy.plain(x), neck)
 
-    def _quantised(self, planes: Planes) -> Tensor:
+    def _quantized(self, planes: Planes) -> Tensor:
         count, channels, rows, columns = planes.shape
         steps = np.empty((count, rows, columns, channels), dtype=np.uint8)
         pack_bytes(planes, self._scale_in, steps)

@@ -24,7 +24,7 @@ from ringrift.network.engines import (
     ModuleEngine,
     OneDnnEngine,
     Precision,
-    QuantisedEngine,
+    QuantizedEngine,
     RawOutput,
     Request,
     write_others,
@@ -344,7 +344,7 @@ def make_engine(
         return ModuleEngine(model, dtype=dtype, device=where)
     samples = game.observe(sample_positions(game, SAMPLES))
     if precision == "int8":
-        return _checked(QuantisedEngine(model, batch=batch, samples=samples), model, samples)
+        return _checked(QuantizedEngine(model, batch=batch, samples=samples), model, samples)
     if precision == "bfloat16" or (precision == "auto" and has_bfloat16()):
         return _checked(OneDnnEngine(model, batch=batch), model, samples)
     return ModuleEngine(model, dtype=torch.float32, device=where)

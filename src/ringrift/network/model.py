@@ -1,6 +1,6 @@
 """The residual network.
 
-There is no batch normalisation: what the network says of a position depends on that position alone, in
+There is no batch normalization: what the network says of a position depends on that position alone, in
 training and in play. The last convolution of each block starts at zero and the others are scaled down with
 depth, so that a deep network starts as a shallow one.
 

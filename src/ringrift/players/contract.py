@@ -17,7 +17,7 @@ class Player(Protocol):
 
     @property
     def name(self) -> str:
-        """How records call it; the text that `make_player` takes."""
+        """How records call it; the text that `parse_player` takes."""
         ...
 
     def choose(self, states: States, seeds: Seeds) -> ActionArray:

@@ -1,7 +1,7 @@
 """Matches: every opening is played once per rotation of the seats, many games at a time.
 
 Openings are counted in their order, whichever game ends first: a match that stops early would otherwise
-favour whoever wins quickly. What is played follows from the seed alone, not from the size of the batch.
+favor whoever wins quickly. What is played follows from the seed alone, not from the size of the batch.
 """
 
 from __future__ import annotations

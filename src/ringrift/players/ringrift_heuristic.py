@@ -61,7 +61,7 @@ from ringrift.games.ringrift.core.layout import (
     rings_at,
 )
 from ringrift.games.ringrift.core.legal import capture_until
-from ringrift.games.ringrift.core.regions import active_colours, clear_marks, flood, is_open
+from ringrift.games.ringrift.core.regions import active_colors, clear_marks, flood, is_open
 from ringrift.games.ringrift.game import RingRiftGame
 from ringrift.players.contract import Seeds, derived
 
@@ -82,7 +82,7 @@ RINGS, CELLS, TRAPPED = 0, 1, 2
 @compiled
 def find_enclosures(s: Words, t: Table, work: Words, gains: Gains) -> None:
     """Note for each player the best region it could process if it were in that phase, and what it risks."""
-    active = active_colours(s, t)
+    active = active_colors(s, t)
     collapsed = 0
     for player in range(1, players(t) + 1):
         collapsed += s[TERR + player]
@@ -102,7 +102,7 @@ def find_enclosures(s: Words, t: Table, work: Words, gains: Gains) -> None:
 @compiled
 def _weigh(s: Words, t: Table, border: int, size: int, active: int, work: Words, gains: Gains) -> None:
     """Credit the region listed in *work* to everybody who could process it."""
-    inside, rings, stacks, colours = contents(s, t, size, work)
+    inside, rings, stacks, colors = contents(s, t, size, work)
     alone = inside != 0 and inside & (inside - 1) == 0
     if inside == active or (border == 0 and not alone):
         return
@@ -114,13 +114,13 @@ def _weigh(s: Words, t: Table, border: int, size: int, active: int, work: Words,
                 gains[player, RINGS], gains[player, CELLS] = rings, size
     for player in range(1, players(t) + 1):
         if takers & ~(1 << player):
-            gains[player, TRAPPED] = max(gains[player, TRAPPED], (colours >> (10 * player)) & 1023)
+            gains[player, TRAPPED] = max(gains[player, TRAPPED], (colors >> (10 * player)) & 1023)
 
 
 @compiled
 def contents(s: Words, t: Table, size: int, work: Words) -> tuple[int, int, int, int]:
     """Controllers inside as bits, rings, and stacks and rings by player in ten bits each."""
-    inside, rings, stacks, colours = 0, 0, 0, 0
+    inside, rings, stacks, colors = 0, 0, 0, 0
     for at in range(size):
         cell = work[cells(t) + at]
         code = code_at(s, cell)
@@ -131,8 +131,8 @@ def contents(s: Words, t: Table, size: int, work: Words) -> tuple[int, int, int,
         height, tower = height_at(s, cell), rings_at(s, cell)
         rings += height
         for place in range(height):
-            colours += 1 << (10 * (((tower >> (2 * place)) & 3) + 1))
-    return inside, rings, stacks, colours
+            colors += 1 << (10 * (((tower >> (2 * place)) & 3) + 1))
+    return inside, rings, stacks, colors
 
 
 Features = npt.NDArray[np.float64]  # players + 1 x FEATURE_COUNT
@@ -491,11 +491,11 @@ def judge_batch(states: Words, t: Table, weights: Floats, out: Floats) -> None:
         compare(features @ weights, out[game])
 
 
-# A short search over somebody's judgement of positions.
+# A short search over somebody's judgment of positions.
 #
 # It judges the position after each action. Where a turn takes several decisions, that compares a turn half
 # made with one that is over; so the most promising actions can be followed to the end of the turn, each
-# further decision made by the same judgement, and compared there; and the best of those through the turn of
+# further decision made by the same judgment, and compared there; and the best of those through the turn of
 # the next seat, which decides by its own value.
 
 

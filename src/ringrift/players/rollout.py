@@ -20,7 +20,7 @@ from ringrift.players.contract import Seeds, derived
 #
 # Node `game * nodes + k` is the k-th of its game. A node's edges are shuffled when it is made, so that the
 # first unvisited one is a random one. Edges hold the sum of results for the seat that chooses among them;
-# with more than two players every seat so maximises its own result.
+# with more than two players every seat so maximizes its own result.
 #
 # What is certain is not sampled: an edge into a finished game is proven, and so is an edge into a node where
 # the seat on turn has a proven win, or only proven edges to choose from.

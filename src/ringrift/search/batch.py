@@ -16,7 +16,7 @@ from ringrift.errors import ConfigError
 from ringrift.games.contract import ActionArray, Game, LegalActions, States, check_batch
 from ringrift.search.contract import SURPRISE_MAX, Evaluation, Evaluator, Numbers, SearchConfig, SearchResult
 from ringrift.search.core import kernels
-from ringrift.search.core.kernels import Findings, Judgement, Leaves
+from ringrift.search.core.kernels import Findings, Judgment, Leaves
 from ringrift.search.core.rooting import (
     BUDGET,
     DONE,
@@ -201,7 +201,7 @@ class BatchSearch:
         movers = np.asarray(self.game.to_move(states), dtype=np.int64)
         edges = kernels.edges_needed(self._tree, count, leaves, legal.offsets)
         self._tree = with_room(self._tree, edges=edges)
-        found = Judgement(movers, legal.offsets, legal.actions, logits, values)
+        found = Judgment(movers, legal.offsets, legal.actions, logits, values)
         kernels.add_nodes(self._tree, count, leaves, found, self._settings)
 
     def _evaluate(self, states: States, legal: LegalActions) -> Evaluation:

@@ -16,7 +16,7 @@ Band = Sequence[tuple[float, float, float]]  # x, lowest, highest
 
 WIDTH, HEIGHT = 760, 420
 LEFT, RIGHT, TOP, BOTTOM = 64, 168, 40, 48
-COLOURS = ("#0b62a3", "#c4471b", "#2c7a2c", "#7b3fa0", "#8a6d00", "#a3245e", "#25737d", "#555555")
+COLORS = ("#0b62a3", "#c4471b", "#2c7a2c", "#7b3fa0", "#8a6d00", "#a3245e", "#25737d", "#555555")
 TICKS_WANTED = 6
 DOTS_MAX = 60  # of a line; more would hide it
 
@@ -66,15 +66,15 @@ def line_plot(
         parts.append(_line(LEFT, down(y), LEFT + inner_width, down(y)))
         parts.append(_text(LEFT - 8, down(y) + 4, f"{y:g}", anchor="end"))
     for number, (name, points) in enumerate(kept.items()):
-        colour = COLOURS[number % len(COLOURS)]
+        color = COLORS[number % len(COLORS)]
         band = drawn.get(name, [])
         edge = [(x, high) for x, _, high in band] + [(x, low) for x, low, _ in reversed(band)]
         if edge:
             outline = " ".join(f"{across(x):.1f},{down(y):.1f}" for x, y in edge)
-            parts.append(f'<polygon points="{outline}" fill="{colour}" fill-opacity="0.14"/>')
+            parts.append(f'<polygon points="{outline}" fill="{color}" fill-opacity="0.14"/>')
         placed = [(across(x), down(y)) for x, y in points]
-        parts += _drawn_line(placed, said[name], colour)
-        parts.append(_text(WIDTH - RIGHT + 14, TOP + 14 + 18 * number, name, colour=colour))
+        parts += _drawn_line(placed, said[name], color)
+        parts.append(_text(WIDTH - RIGHT + 14, TOP + 14 + 18 * number, name, color=color))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
         f'font-family="sans-serif"><title>{escape(title)}</title>'
@@ -82,15 +82,15 @@ def line_plot(
     return "\n".join([head, *parts, "</svg>", ""])
 
 
-def _drawn_line(placed: Points, notes: Sequence[str], colour: str) -> list[str]:
+def _drawn_line(placed: Points, notes: Sequence[str], color: str) -> list[str]:
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
     said = notes or [""] * (len(placed) if len(placed) <= DOTS_MAX else 0)
     dots = [
-        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{colour}">'
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.4" fill="{color}">'
         f"{f'<title>{escape(note)}</title>' if note else ''}</circle>"
         for (x, y), note in zip(placed, said, strict=False)
     ]
-    return [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>', *dots]
+    return [f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.8"/>', *dots]
 
 
 def _span(values: Sequence[float]) -> tuple[float, float]:
@@ -112,9 +112,9 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _text(
-    x: float, y: float, text: str, *, anchor: str = "start", size: int = 12, colour: str = "#777"
+    x: float, y: float, text: str, *, anchor: str = "start", size: int = 12, color: str = "#777"
 ) -> str:
-    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"'
+    where = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{color}"'
     return f"<text {where}>{escape(text)}</text>"
 
 

@@ -19,7 +19,7 @@ from ringrift.statistics.ratings import place_chances, wilson_interval
 #
 # The sequential test of a match: stop as soon as the score says which of two strengths is the likelier.
 #
-# The generalised sequential probability ratio test of Van den Bergh, as chess engine testing uses it. The
+# The generalized sequential probability ratio test of Van den Bergh, as chess engine testing uses it. The
 # data are counts of equally spaced scores: of games (loss, draw, win), or better of pairs of games that
 # share an opening (0, ½, 1, 1½, 2 points), because the two games of a pair are not independent. The
 # log-likelihood ratio compares the most likely distributions whose strength is exactly each hypothesis.
@@ -30,8 +30,8 @@ from ringrift.statistics.ratings import place_chances, wilson_interval
 UNSEEN = 1e-3
 GAMES_PER_PAIR = 2
 PAIR_OUTCOMES = 5
-# Normalised Elo is this many times the mean score above ½ per standard deviation of one game.
-NORMALISED_ELO_PER_DEVIATION = 800 / log(10)
+# Normalized Elo is this many times the mean score above ½ per standard deviation of one game.
+NORMALIZED_ELO_PER_DEVIATION = 800 / log(10)
 BISECTIONS = 60
 
 
@@ -47,7 +47,7 @@ class EloScale(StrEnum):
     """What an Elo difference means."""
 
     LOGISTIC = "logistic"  # of the expected score
-    NORMALISED = "normalised"  # of the score per standard deviation: the same number of games decides
+    NORMALIZED = "normalised"  # of the score per standard deviation: the same number of games decides
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def log_likelihood_ratio(config: SprtConfig, counts: Sequence[int]) -> float:
     games = GAMES_PER_PAIR if len(counts) == PAIR_OUTCOMES else 1
     deviations = (mean - 0.5) / sqrt(variance)
     from_elo0, from_elo1 = (
-        deviations - elo / NORMALISED_ELO_PER_DEVIATION * sqrt(games) for elo in (config.elo0, config.elo1)
+        deviations - elo / NORMALIZED_ELO_PER_DEVIATION * sqrt(games) for elo in (config.elo0, config.elo1)
     )
     return total / 2 * log((1 + from_elo0**2) / (1 + from_elo1**2))
 
@@ -250,7 +250,7 @@ class MatchVerdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class MatchJudgement:
+class MatchJudgment:
     """What a test says of the games so far. *at_cap*: only because there are no more games to come."""
 
     verdict: MatchVerdict
@@ -286,15 +286,15 @@ class SequentialTest:
     games_max: int
     clear_gains: bool = False
 
-    def result(self, found: Evidence) -> MatchJudgement:
+    def result(self, found: Evidence) -> MatchJudgment:
         state = found.state(self.config)
         if state.verdict is Verdict.STRONGER or any(gain.is_shown for gain in self.gains(found)):
-            return MatchJudgement(MatchVerdict.PASSED)
+            return MatchJudgment(MatchVerdict.PASSED)
         if state.verdict is Verdict.NOT_STRONGER:
-            return MatchJudgement(MatchVerdict.FAILED)
+            return MatchJudgment(MatchVerdict.FAILED)
         if found.games >= self.games_max:
-            return MatchJudgement(MatchVerdict.PASSED if state.llr > 0 else MatchVerdict.FAILED, at_cap=True)
-        return MatchJudgement(MatchVerdict.OPEN)
+            return MatchJudgment(MatchVerdict.PASSED if state.llr > 0 else MatchVerdict.FAILED, at_cap=True)
+        return MatchJudgment(MatchVerdict.OPEN)
 
     def gains(self, found: Evidence) -> list[ClearGain]:
         """What *found* says of each gain that lets a player pass sooner."""
@@ -338,18 +338,18 @@ class FloorTest:
     def interval(self, found: Evidence) -> tuple[float, float]:
         return wilson_interval(found.win_share, found.games, z=Z_99)
 
-    def result(self, found: Evidence) -> MatchJudgement:
+    def result(self, found: Evidence) -> MatchJudgment:
         share, (low, high) = found.win_share, self.interval(found)
         if found.games >= self.games_min:
             if low >= self.share:
-                return MatchJudgement(MatchVerdict.PASSED)
+                return MatchJudgment(MatchVerdict.PASSED)
             if high < self.share:
-                return MatchJudgement(MatchVerdict.FAILED)
+                return MatchJudgment(MatchVerdict.FAILED)
         if found.games >= self.games_max:
-            return MatchJudgement(
+            return MatchJudgment(
                 MatchVerdict.PASSED if share >= self.share else MatchVerdict.FAILED, at_cap=True
             )
-        return MatchJudgement(MatchVerdict.OPEN)
+        return MatchJudgment(MatchVerdict.OPEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,10 +358,10 @@ class AllGames:
 
     games_max: int
 
-    def result(self, found: Evidence) -> MatchJudgement:
+    def result(self, found: Evidence) -> MatchJudgment:
         if found.games >= self.games_max:
-            return MatchJudgement(MatchVerdict.PASSED, at_cap=True)
-        return MatchJudgement(MatchVerdict.OPEN)
+            return MatchJudgment(MatchVerdict.PASSED, at_cap=True)
+        return MatchJudgment(MatchVerdict.OPEN)
 
 
 MatchTest = SequentialTest | FloorTest | AllGames

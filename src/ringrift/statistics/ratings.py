@@ -25,10 +25,10 @@ def wilson_interval(share: float, count: int, *, z: float = Z_95) -> tuple[float
     """Wilson's interval for a share of *count* trials; (0, 1) for none."""
     if count == 0:
         return 0.0, 1.0
-    centre = share + z * z / (2 * count)
+    center = share + z * z / (2 * count)
     spread = z * sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+    return max(0.0, (center - spread) / scale), min(1.0, (center + spread) / scale)
 
 
 def elo_difference(score: float) -> float:
@@ -56,7 +56,7 @@ def elo_difference(score: float) -> float:
 # handful of entries, and the factor costs next to nothing. A full matrix costs what it costs anyway.
 
 
-class Skyline:
+class ProfileMatrix:
     """A symmetric positive definite matrix; `factor` turns it into its lower Cholesky factor, in place."""
 
     def __init__(self, size: int, linked: Iterable[tuple[int, int]]) -> None:
@@ -184,7 +184,7 @@ class JointFit:
 
     estimates: dict[str, Estimate]
     places: dict[str, int]  # of those who are not fixed, in the curvature
-    curvature: Skyline | None  # factored; None where all are fixed
+    curvature: ProfileMatrix | None  # factored; None where all are fixed
 
     def difference_deviation(self, one: str, other: str) -> float:
         """Return the standard error of the difference of two ratings.
@@ -251,13 +251,13 @@ def _merge(contests: Iterable[Contest]) -> list[Contest]:
 
 
 def _linked(contests: Sequence[Contest], roots: set[str]) -> set[str]:
-    neighbours: defaultdict[str, set[str]] = defaultdict(set)
+    neighbors: defaultdict[str, set[str]] = defaultdict(set)
     for contest in contests:
         for member in contest.members:
-            neighbours[member].update(contest.members)
+            neighbors[member].update(contest.members)
     reached, waiting = set(roots), list(roots)
     while waiting:
-        found = neighbours[waiting.pop()] - reached
+        found = neighbors[waiting.pop()] - reached
         reached |= found
         waiting.extend(found)
     return reached
@@ -327,7 +327,7 @@ def _first_guess(contests: Sequence[Contest], known: Mapping[str, float], free: 
 
 
 class _Problem:
-    """The concave function to be maximised, in natural units (nats) of strength."""
+    """The concave function to be maximized, in natural units (nats) of strength."""
 
     def __init__(
         self,
@@ -358,7 +358,7 @@ class _Problem:
                 self._pairs.append(row)
             else:
                 self._contests.append((members, offsets, each.chosen, sum(each.chosen)))
-        self.curvature = Skyline(self._size, self._links())
+        self.curvature = ProfileMatrix(self._size, self._links())
 
     def solve(self) -> tuple[list[float], list[float]]:
         """The best values and their variances."""

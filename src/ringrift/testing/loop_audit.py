@@ -125,7 +125,7 @@ class LoopAudit:
                 continue
             if item.payload != fact.order.as_payload():
                 self._wrong(f"{job} in the queue is not what was ordered")
-            if self._is_unnoted(item, ended.get(job)):
+            if self._end_is_missing(item, ended.get(job)):
                 unnoted.add(job)
         kinds = {
             fact.kind for fact in issued.values()
@@ -160,7 +160,8 @@ class LoopAudit:
         if len(unqueued) > ORDERS_AT_ONCE:
             self._wrong(f"{len(unqueued)} orders are not in the queue; one pass makes {ORDERS_AT_ONCE}")
 
-    def _is_unnoted(self, item: WorkItem, end: JobEnded | None) -> bool:
+    def _end_is_missing(self, item: WorkItem, end: JobEnded | None) -> bool:
+        """Compare an item of the queue with its fact; whether it is done and no fact says so."""
         if item.state is not WorkState.DONE:
             if end is not None and end.report is not None:
                 self._wrong(f"{item.id} counts as done and is {item.state} in the queue")

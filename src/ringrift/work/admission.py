@@ -303,7 +303,7 @@ def limits_for_machine(cores: int, *, spawns_per_minute: int | None = None) -> T
     )
 
 
-# The last gate before anything starts: emergency stop, breakers, rates, limits, resources, in that order.
+# What a program may start (every check of `SAFEGUARD_ORDER`), and what the loop may order (`LOOP_ORDER`).
 
 
 class SpawnGate:

@@ -73,7 +73,7 @@ class ConfigView(msgspec.Struct, frozen=True, kw_only=True):
     config: str
     rating: float | None = None  # None: not measured yet
     target: float = TARGET_RATING
-    rate_per_hour: float | None = None  # rating points per hour of work, by centred regression
+    rate_per_hour: float | None = None  # rating points per hour of work, by centered regression
     rate_error: float = 0.0  # standard error of that
     hours_served: float = 0.0  # hours of work the config has had
     weight: float = 1.0  # what feedback makes of its score

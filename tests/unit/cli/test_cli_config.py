@@ -34,7 +34,7 @@ def test_config_show_says_where_each_value_came_from(ringrift, tmp_path):
     assert settings["dlq_path"]["source"] == "derived"
 
 
-def test_config_show_prints_a_table_and_points_out_misspelt_variables(ringrift):
+def test_config_show_prints_a_table_and_points_out_misspelled_variables(ringrift):
     done = ringrift("config", "show", RINGRIFT_TRACE_DEBUGG="1")
     assert "event_handler_timeout" in done.stdout
     assert "RINGRIFT_TRACE_DEBUGG is set, but no setting has that name" in done.stderr

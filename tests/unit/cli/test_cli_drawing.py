@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.live import Live
 
-from ringrift.cli.drawing import curve_lines, deed_of, draw_run, head_line, sparkline
+from ringrift.cli.drawing import curve_lines, decision_kind, draw_run, head_line, sparkline
 from ringrift.cli.format import count, duration, effort
 from ringrift.cli.run import LiveView, PlainView, has_display
 from ringrift.control.run_options import RunOptions, default_workers, parse_configs, settle_run_options
@@ -120,7 +120,7 @@ def test_a_rising_curve_rises():
     ],
 )
 def test_a_decision_is_a_deed_and_its_object(what, told):
-    assert deed_of(what) == told
+    assert decision_kind(what) == told
 
 
 def test_numbers_are_told_in_words():

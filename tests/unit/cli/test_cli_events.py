@@ -45,7 +45,7 @@ def test_an_event_whose_sender_is_not_built_says_so_and_never_happened_here():
     assert "seen here    sent -, received -" in shown
 
 
-def test_a_misspelt_event_is_answered_with_the_right_one():
+def test_a_misspelled_event_is_answered_with_the_right_one():
     assert "did you mean TRAINING_COMPLETED?" in ringrift("show", "TRAINING_COMPLETD", code=2)
 
 

@@ -100,7 +100,7 @@ def test_an_option_before_the_subcommand_counts_as_one_behind_it():
     assert "Nothing runs" in runner.invoke(app, ["queue", "list"]).stdout
 
 
-def test_a_misspelt_event_is_pointed_out_and_others_are_not():
+def test_a_misspelled_event_is_pointed_out_and_others_are_not():
     write_status(SampleRun(configs=("square8_2p",)))
     tail = ["events", "tail", "--no-follow", "--type"]
     wrong = CliRunner().invoke(app, [*tail, "TRAINING_COMPLETE_"])

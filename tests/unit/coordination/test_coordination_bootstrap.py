@@ -12,7 +12,7 @@ from ringrift.coordination.coordination_bootstrap import (
     COORDINATOR_REGISTRY,
     bootstrap_coordination,
     get_bootstrap_status,
-    get_initialiser,
+    get_initializer,
     get_system_health,
     initialize_all_coordinators,
     is_coordination_ready,
@@ -37,7 +37,7 @@ from ringrift.coordination.event_subscription_registry import (
     process_init_call_registry,
 )
 from ringrift.coordination.handler_resilience import resilient_handler
-from ringrift.coordination.initializer import Initialiser
+from ringrift.coordination.initializer import Initializer
 from ringrift.coordination.run_coordinator import get_open_run
 from ringrift.coordination.task_lifecycle_coordinator import get_task_lifecycle_coordinator
 from ringrift.coordination.unified_health_manager import get_health_manager
@@ -165,7 +165,7 @@ def test_row_9_9_a_misnamed_entry_point_is_reported_by_name_and_stops_nobody():
         capability=spec.capability,
         entry_point="ringrift.coordination.dead_letter_queue:get_misnamed",
     )
-    process_scope().put(Initialiser, Initialiser(broken, publish=lambda *_: None))
+    process_scope().put(Initializer, Initializer(broken, publish=lambda *_: None))
     status = bootstrap_coordination()
     assert "get_misnamed" in status["coordinators"]["dead_letter_queue"]["error"]
     assert status["coordinators"]["health_manager"]["initialized"]
@@ -188,11 +188,11 @@ def test_switches_leave_coordinators_out_and_unknown_ones_are_refused():
 
 async def test_every_coordinator_that_was_wired_can_be_brought_back_and_only_one_that_is_down_is():
     await start_coordination()
-    initialiser, manager = process_scope().peek(Initialiser), get_health_manager()
+    initializer, manager = process_scope().peek(Initializer), get_health_manager()
     wired = [
         (name, coordinator)
-        for name, coordinator in initialiser.instances.items()
-        if initialiser.registry[name].pattern is InitPattern.WIRE and coordinator is not manager
+        for name, coordinator in initializer.instances.items()
+        if initializer.registry[name].pattern is InitPattern.WIRE and coordinator is not manager
     ]
     assert {name for name, _ in wired} == set(manager._recoveries)
     for name, coordinator in wired:
@@ -201,11 +201,11 @@ async def test_every_coordinator_that_was_wired_can_be_brought_back_and_only_one
         assert coordinator._subscriptions == before, f"{name} was well"
         coordinator.unwire()
         await manager._recoveries[name]()
-        assert initialiser.instances[name] is get_coordinator(name)
-        assert initialiser.instances[name].is_subscribed, name
+        assert initializer.instances[name] is get_coordinator(name)
+        assert initializer.instances[name].is_subscribed, name
     await shutdown_all_coordinators()
     with pytest.raises(ConfigError, match="not up"):
-        await initialiser.restart("sync_coordinator")
+        await initializer.restart("sync_coordinator")
     await get_router().stop()
     await close_engine()
 
@@ -392,7 +392,7 @@ def test_a_required_master_loop_and_required_coordinators_are_errors(monkeypatch
         name: spec if name != "health_manager" else _misnamed(spec)
         for name, spec in COORDINATOR_REGISTRY.items()
     }
-    process_scope().put(Initialiser, Initialiser(broken, publish=lambda *_: None))
+    process_scope().put(Initializer, Initializer(broken, publish=lambda *_: None))
     with pytest.raises(RuntimeError, match="health_manager"):
         bootstrap_coordination()
 
@@ -443,7 +443,7 @@ def test_a_coordinator_that_cannot_say_how_it_is_counts_as_down():
         def get_status(self):
             raise KeyError("status")
 
-    get_initialiser().instances["health_manager"] = Mute()
+    get_initializer().instances["health_manager"] = Mute()
     health = get_system_health()
     assert health["coordinators"]["health_manager"] == 0.0
     assert health["overall_health"] == one_of_all_down(health)

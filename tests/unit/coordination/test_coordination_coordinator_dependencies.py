@@ -22,7 +22,7 @@ from ringrift.coordination.coordinator_dependencies import (
     read_registry,
     verdict,
 )
-from ringrift.coordination.initializer import BootstrapOptions, Initialiser, shut_down, shut_down_async
+from ringrift.coordination.initializer import BootstrapOptions, Initializer, shut_down, shut_down_async
 from ringrift.errors import ConfigError, Unavailable
 from ringrift.runtime import system_runtime
 from ringrift.testing.simulation import ManualRuntime
@@ -131,7 +131,7 @@ def test_a_wrong_row_is_refused_by_name():
 
 
 class World:
-    """Coordinators c0..cn whose behaviour a test chooses; notes every start and end."""
+    """Coordinators c0..cn whose behavior a test chooses; notes every start and end."""
 
     def __init__(self):
         self.started, self.ended, self.events = [], [], []
@@ -157,8 +157,8 @@ class World:
             depends_on=tuple(f"c{need}" for need in needs),
         )
 
-    def initialiser(self, specs, **more):
-        return Initialiser(
+    def initializer(self, specs, **more):
+        return Initializer(
             {spec.name: spec for spec in specs},
             publish=lambda event, payload: self.events.append((event, payload["coordinator_name"])),
             **more,
@@ -187,11 +187,11 @@ def test_exactly_the_transitive_dependents_of_failures_are_skipped_and_shutdown_
         world.spec(i, needs=sorted(need), behave=fail if i in failing else None)
         for i, need in enumerate(needs)
     ]
-    walk = world.initialiser(specs)
+    walk = world.initializer(specs)
     if inside_loop:
-        asyncio.run(walk.initialise_async(BootstrapOptions()))
+        asyncio.run(walk.initialize_async(BootstrapOptions()))
     else:
-        walk.initialise(BootstrapOptions())
+        walk.initialize(BootstrapOptions())
 
     skipped = set()
     for i, need in enumerate(needs):
@@ -214,8 +214,8 @@ def test_exactly_the_transitive_dependents_of_failures_are_skipped_and_shutdown_
 
 def test_each_coordinator_is_told_about():
     world = World()
-    walk = world.initialiser([world.spec(0), world.spec(1, behave=fail), world.spec(2, needs=[1])])
-    walk.initialise(BootstrapOptions())
+    walk = world.initializer([world.spec(0), world.spec(1, behave=fail), world.spec(2, needs=[1])])
+    walk.initialize(BootstrapOptions())
     assert world.events == [
         ("COORDINATOR_HEALTHY", "c0"),
         ("COORDINATOR_UNHEALTHY", "c1"),
@@ -238,15 +238,15 @@ def test_what_comes_up_in_a_later_call_is_no_longer_an_error():
         if broken[0]:
             fail()
 
-    walk = world.initialiser([world.spec(0, behave=behave), world.spec(1, needs=[0])])
+    walk = world.initializer([world.spec(0, behave=behave), world.spec(1, needs=[0])])
     for _ in range(2):
-        walk.initialise(BootstrapOptions(enable={"enable_c0": True}))
+        walk.initialize(BootstrapOptions(enable={"enable_c0": True}))
         assert walk.errors == [
             "c0: ValueError: broken on purpose",
             "c1: Dependencies not satisfied: ['c0']",
         ]
     broken[0] = False
-    walk.initialise(BootstrapOptions(enable={"enable_c0": True}))
+    walk.initialize(BootstrapOptions(enable={"enable_c0": True}))
     assert walk.errors == []
 
 
@@ -268,8 +268,8 @@ def test_only_what_may_pass_is_tried_again_and_with_doubling_waits():
 
     waited = []
     specs = [world.spec(0, behave=passing), world.spec(1, behave=broken)]
-    walk = world.initialiser(specs, runtime=Waits())
-    walk.initialise(BootstrapOptions(tries_max=3, retry_delay_s=0.5))
+    walk = world.initializer(specs, runtime=Waits())
+    walk.initialize(BootstrapOptions(tries_max=3, retry_delay_s=0.5))
     assert waited == [0.5, 1.0]
     assert walk.results["c0"].initialized
     assert tries == {"passing": 3, "broken": 1}
@@ -281,9 +281,9 @@ async def test_inside_a_running_loop_the_blocking_call_never_waits():
     def away():
         raise Unavailable("engine away")
 
-    walk = world.initialiser([world.spec(0, behave=away)])
+    walk = world.initializer([world.spec(0, behave=away)])
     before = asyncio.get_running_loop().time()
-    walk.initialise(BootstrapOptions(retry_delay_s=60.0))
+    walk.initialize(BootstrapOptions(retry_delay_s=60.0))
     assert asyncio.get_running_loop().time() - before < 3.9  # not twice
     assert "after 3 tries" in walk.results["c0"].error
 
@@ -296,8 +296,8 @@ def test_an_asynchronous_entry_point_is_refused_and_leaves_nothing_behind():
         raise AssertionError("never runs")
 
     world.module.c0 = wire
-    walk = world.initialiser([spec])
-    walk.initialise(BootstrapOptions())
+    walk = world.initializer([spec])
+    walk.initialize(BootstrapOptions())
     assert "is async" in walk.results["c0"].error
 
 
@@ -311,8 +311,8 @@ async def test_a_hanging_shutdown_costs_the_shared_deadline_once_and_the_rest_is
         raise OSError("no such device")
 
     specs = [world.spec(0), world.spec(1, closing=hang), world.spec(2, closing=raise_at_end), world.spec(3)]
-    walk = world.initialiser(specs)
-    await walk.initialise_async(BootstrapOptions())
+    walk = world.initializer(specs)
+    await walk.initialize_async(BootstrapOptions())
     before = asyncio.get_running_loop().time()
     endings = await shut_down_async(walk, timeout_s=2.0, runtime=system_runtime())
     assert asyncio.get_running_loop().time() - before < 3.9  # not twice
@@ -331,8 +331,8 @@ async def test_a_blocking_shutdown_inside_a_loop_says_what_it_cannot_end():
     async def later():
         raise AssertionError("never runs")
 
-    walk = world.initialiser([world.spec(0), world.spec(1, closing=later)])
-    walk.initialise(BootstrapOptions())
+    walk = world.initializer([world.spec(0), world.spec(1, closing=later)])
+    walk.initialize(BootstrapOptions())
     endings = {e.name: e.error for e in shut_down(walk, timeout_s=1.0, runtime=system_runtime())}
     assert "await shutdown_all_coordinators()" in endings["c1"]
     assert world.ended == ["c0"]

@@ -75,7 +75,7 @@ def test_an_argument_for_an_instance_that_is_there_is_refused(kind):
 ENDED_WITH_OTHERS = {
     "get_data_plane",
     "get_emergency_stop",  # a reset of it would sound like the end of an emergency
-    "get_initialiser",
+    "get_initializer",
     "get_loop_waker",
     "get_open_run",
     "get_situations",

@@ -387,8 +387,8 @@ def test_registering_is_refused_while_it_runs_and_for_unknown_keywords() -> None
         await manager.start(MINE)
         with pytest.raises(ConfigError, match="stop it"):
             manager.register_factory(MINE, Steady())
-        with pytest.raises(ConfigError, match="colour"):
-            manager.register_factory(OTHER, Steady(), colour="red")
+        with pytest.raises(ConfigError, match="color"):
+            manager.register_factory(OTHER, Steady(), color="red")
         with pytest.raises(ConfigError, match="callable"):
             manager.register_factory(OTHER, "not a factory")  # type: ignore[arg-type]
         await manager.shutdown()
@@ -418,7 +418,7 @@ def takes_two(first: int, second: int) -> None:
         ({"max_restarts": "many"}, "max_restarts"),
         ({"max_restarts": -1}, "max_restarts"),
         ({"max_restarts": True}, "max_restarts"),
-        ({"category": "colourful"}, "category"),
+        ({"category": "colorful"}, "category"),
         ({"isolation": "island"}, "isolation"),
         ({"startup_mode": "maybe"}, "startup_mode"),
         ({"pausable": "yes"}, "pausable"),

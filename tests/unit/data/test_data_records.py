@@ -243,7 +243,7 @@ async def test_a_merge_that_was_decided_on_is_finished_by_the_next_process(tmp_p
     await dying.sync()
     assert not (tmp_path / "a.db").exists()
     for owned in dying._transactions._owned.values():
-        owned.keeper.cancel()
+        owned.renewal.cancel()
     world.runtime.advance(1000.0)
     await RatingRecordSync(world.planes["a"], db_path=tmp_path / "other.db").sync()
     assert rows_of(tmp_path / "a.db") == [("m1", 1500.0, 1.0)]

@@ -38,7 +38,7 @@ from ringrift.data.sync.cluster_view import (
     SyncRecord,
     judge_hosts,
 )
-from ringrift.data.sync.plan import neighbour_score, source_score, sources_of, target_score
+from ringrift.data.sync.plan import neighbor_score, source_score, sources_of, target_score
 from ringrift.engine.opening import close_engine
 from ringrift.errors import ConfigError
 from ringrift.process import process_scope
@@ -231,8 +231,8 @@ def test_disks_count():
     cluster_view = cluster_view_of(
         [*nodes("a", "b", "c")], [], disks={"b": disk("b", 20), "c": disk("c", 75)}
     )
-    assert neighbour_score(cluster_view, cluster_view.nodes["b"]).score == 9
-    assert neighbour_score(cluster_view, cluster_view.nodes["c"]).score == 6.25
+    assert neighbor_score(cluster_view, cluster_view.nodes["b"]).score == 9
+    assert neighbor_score(cluster_view, cluster_view.nodes["c"]).score == 6.25
     assert source_score(cluster_view, cluster_view.nodes["c"], "games").score == 110
     assert "has room" in target_score(cluster_view, cluster_view.nodes["b"], "games").reason
 

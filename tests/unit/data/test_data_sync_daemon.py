@@ -182,7 +182,7 @@ async def test_a_node_that_is_well_again_is_sent_to_although_its_breaker_is_open
 # --- strategies ---------------------------------------------------------------------------------------
 
 
-async def test_hybrid_pushes_what_was_made_here_to_three_good_neighbours():
+async def test_hybrid_pushes_what_was_made_here_to_three_good_neighbors():
     world = World(*nodes("a", "b", "c", "d"), DataNode(name="v", ephemeral=True))
     own = await world.make(b"own", "a", node="a", games=5)
     foreign = await world.make(b"foreign", "a", node="x", games=5)
@@ -243,7 +243,7 @@ async def test_a_leader_broadcasts_to_all_and_keeps_very_large_files_back():
     assert any("too many to send to all" in reason for reason in daemon.counts.held_back)
 
 
-async def test_gossip_brings_what_neighbours_have():
+async def test_gossip_brings_what_neighbors_have():
     world = World(*nodes("a", "b", "c"))
     made = await world.make(b"one", "c", games=5)
     await daemon_of(world, strategy="gossip")._run_cycle()

@@ -249,7 +249,7 @@ async def test_a_receipt_of_another_node_proves_nothing():
         ({"priority": "high"}, "data_type"),
     ],
 )
-async def test_what_cannot_be_honoured_is_refused_by_name(fields, named):
+async def test_what_cannot_be_honored_is_refused_by_name(fields, named):
     world = world_of(*nodes("a", "b"))
     with pytest.raises(ConfigError, match=named):
         await facade_of(world).sync(fields)
@@ -556,7 +556,7 @@ async def test_a_full_disk_blocks_and_is_said():
     assert response.errors == ["b: its disk is 71 % full, the limit is 70 %"]
 
 
-async def test_a_host_both_excluded_and_favoured_is_refused():
+async def test_a_host_both_excluded_and_favored_is_refused():
     with pytest.raises(ConfigError, match="'b'"):
         AutoSyncConfig(excluded_hosts=("b",), priority_hosts=("b",))
     world = world_of(*nodes("a", "b"))

@@ -52,7 +52,7 @@ class World:
     async def kill(self, log):
         """End a process without a word: its lease runs out by itself."""
         for owned in log._owned.values():
-            owned.keeper.cancel()
+            owned.renewal.cancel()
         await self.runtime.sleep(100)
 
 
@@ -64,7 +64,7 @@ def in_world(tmp_path, scenario):
         finally:
             for log in world.logs:
                 for owned in log._owned.values():
-                    owned.keeper.cancel()
+                    owned.renewal.cancel()
 
     simulate(run())
 

@@ -159,7 +159,7 @@ def test_two_processes_share_one_line():
     in_transfer_world(scenario)
 
 
-def test_the_plain_request_honours_the_total_limit():
+def test_the_plain_request_honors_the_total_limit():
     async def scenario(world):
         line = manager(world)
         got = [await line.request_async(f"host{number}") for number in range(7)]
@@ -252,7 +252,7 @@ def test_what_was_moved_is_counted_as_it_was():
         for number in range(3):
             got = await line.request_async(f"host{number}")
             await line.release_async(got.allocation_id, 1_000_000, 2.0)
-        ended = (await line.book()).ended
+        ended = (await line.use()).ended
         assert [(item.bytes_moved, item.seconds) for item in ended] == [(1_000_000, 2.0)] * 3
 
     in_transfer_world(scenario)

@@ -267,7 +267,7 @@ def test_a_full_disk_there_is_not_tried_by_other_ways():
         ("there", {"limit_bytes_per_s": 0}, "moves nothing"),
     ],
 )
-def test_a_request_that_cannot_be_honoured_is_refused(node, options, why):
+def test_a_request_that_cannot_be_honored_is_refused(node, options, why):
     async def scenario(world):
         card = await world.make("games")
         with pytest.raises(ConfigError, match=why):

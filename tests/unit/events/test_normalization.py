@@ -41,7 +41,7 @@ def test_any_case_of_any_spelling_is_the_same_event(spelling, data):
 
 
 @given(st.text())
-def test_normalising_twice_changes_nothing(text):
+def test_normalizing_twice_changes_nothing(text):
     once = normalize_event_type(text)
     assert normalize_event_type(once) == once
 

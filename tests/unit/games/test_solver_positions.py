@@ -1,4 +1,4 @@
-"""The labelled connect-four positions: what the solver says, and an independent search of the late ones."""
+"""The labeled connect-four positions: what the solver says, and an independent search of the late ones."""
 
 import sys
 from functools import cache

@@ -143,7 +143,7 @@ async def test_the_time_of_an_old_status_counts_against_no_config():
             await engine.kv.put(STATUS_KEY, msgspec.json.encode(seen))
         await dog._run_cycle()
         runtime.advance(60.0)
-    assert not dog.book.stalled
+    assert not dog.records.stalled
     await engine.close()
 
 

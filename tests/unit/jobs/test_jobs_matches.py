@@ -105,7 +105,7 @@ def test_an_evaluation_does_not_play_an_opening_to_its_end_before_it_stops(tmp_p
     assert (code, continued["matches"][0]["games"], len(games_in(continued))) == (0, 40, 40)
 
 
-# --- a judgement in one job ------------------------------------------------------------------------------
+# --- a judgment in one job ------------------------------------------------------------------------------
 
 
 def gates(*each):
@@ -117,7 +117,7 @@ FLOOR = {"opponent": "random", "test": "floor", "games": 64}
 RATING = {"opponent": "mcts:3", "test": "none", "games": 6}
 
 
-def test_a_judgement_is_one_job_and_goes_on_to_the_next_gate_only_if_one_is_passed(tmp_path):
+def test_a_judgment_is_one_job_and_goes_on_to_the_next_gate_only_if_one_is_passed(tmp_path):
     named = ("--opponents", "mcts:2", "random", "mcts:3")  # for programs that know no gates; here the same
     code, won = evaluate(tmp_path / "a", "--candidate", "mcts:60", *gates(CLEAR, FLOOR, RATING), *named)
     assert code == 0
@@ -136,7 +136,7 @@ def test_a_judgement_is_one_job_and_goes_on_to_the_next_gate_only_if_one_is_pass
     assert [each["verdict"] for each in weak["matches"]] == ["failed"]
 
 
-def test_out_of_time_a_judgement_says_what_it_has_and_the_next_job_goes_on(tmp_path):
+def test_out_of_time_a_judgment_says_what_it_has_and_the_next_job_goes_on(tmp_path):
     equal = {"opponent": "mcts:4", "games": 48}
     argv = ("--candidate", "mcts:4", "--seconds", 1e-9)
     _, first = evaluate(tmp_path / "a", *argv, *gates(equal, FLOOR))

@@ -8,7 +8,14 @@ from learning_story import RULES, Story, artifact
 from ringrift.engine.memory import memory_engine
 from ringrift.learning.doctor.checks import file_findings
 from ringrift.learning.doctor.examination import ClockWatch, DoctorRounds, examine, largest_step_back_s
-from ringrift.learning.doctor.findings import Diagnosis, Finding, Level, Ward, keep_diagnosis, read_diagnoses
+from ringrift.learning.doctor.findings import (
+    Diagnosis,
+    ExaminationContext,
+    Finding,
+    Level,
+    keep_diagnosis,
+    read_diagnoses,
+)
 from ringrift.learning.facts.facts import Noted
 from ringrift.learning.facts.records import BucketRules
 from ringrift.learning.plan.evaluation import open_candidates
@@ -39,7 +46,7 @@ def a_run(config=CONFIG, **losses):
     return story
 
 
-def ward(story, **changes):
+def context(story, **changes):
     around = {
         "now_s": story.now_s + 60,
         "rules": RULES,
@@ -49,7 +56,7 @@ def ward(story, **changes):
         "disk_free_bytes": 100 * GIB,
         "disk_total_bytes": 200 * GIB,
     }
-    return Ward(**{**around, **changes})
+    return ExaminationContext(**{**around, **changes})
 
 
 def worker(name="w1", **changes):
@@ -68,7 +75,7 @@ def running(job):
 
 
 def found(story, **changes):
-    return {(each.check, each.level) for each in examine([story.state], ward(story, **changes))}
+    return {(each.check, each.level) for each in examine([story.state], context(story, **changes))}
 
 
 def test_a_sound_run_gives_no_finding():
@@ -118,7 +125,7 @@ def test_values_that_are_off_are_found_and_the_direction_is_said(error, level):
     off = {"error": error, "bias": error, "bins": [{"rows": 500, "said": 0.5, "was": 0.5 - error}]}
     story = a_run(calibration=off)
     assert ("calibration", level) in found(story)
-    assert "too hopeful" in examine([story.state], ward(story))[0].text
+    assert "too hopeful" in examine([story.state], context(story))[0].text
 
 
 def test_a_model_that_learns_by_heart_is_found():
@@ -146,7 +153,7 @@ def test_rows_that_nobody_trains_on_are_found():
     for _ in range(8):
         story.play(games=50, rows=2000)
     story.check()
-    texts = [each.text for each in examine([story.state], ward(story)) if each.check == "ratio"]
+    texts = [each.text for each in examine([story.state], context(story)) if each.check == "ratio"]
     assert "never trained" in texts[0]  # beyond the cap
 
 
@@ -234,7 +241,7 @@ def test_a_worker_with_far_more_refusals_than_the_others_is_named():
     story = a_run()
     checked_with(story, "good")
     checked_with(story, "bad", illegal_move=30)
-    findings = examine([story.state], ward(story))
+    findings = examine([story.state], context(story))
     told = next(each for each in findings if each.check == "worker_refusals")
     assert "worker bad" in told.text
     assert "recall --worker bad" in told.advice
@@ -259,7 +266,7 @@ def test_a_stage_that_fails_and_fails_is_found_with_its_error():
     for _ in range(RULES.breaker_failures):
         story.fail(story.issue("train", validate_order(story.state, [])), "out of memory")
     assert ("breakers", Level.PROBLEM) in found(story)
-    assert "out of memory" in examine([story.state], ward(story))[0].text
+    assert "out of memory" in examine([story.state], context(story))[0].text
 
 
 def test_trainings_that_wait_for_the_holder_of_a_slot_do_not_starve():
@@ -272,7 +279,7 @@ def test_trainings_that_wait_for_the_holder_of_a_slot_do_not_starve():
     hold = SlotHold(holder="process 7 on n2", since_s=story.now_s, job_id="square8_2p_1")
     story.write(slot_note(story.state, hold, at_s=story.now_s))
     checks = ("starving", "training_slot")
-    trained = [each for each in examine([story.state], ward(story, **later)) if each.check in checks]
+    trained = [each for each in examine([story.state], context(story, **later)) if each.check in checks]
     trained = [each for each in trained if "train" in each.text]
     assert [(each.check, each.level) for each in trained] == [("training_slot", Level.NOTICE)]
     assert "process 7 on n2 holds the training slot for square8_2p_1 (since " in trained[0].text
@@ -289,7 +296,7 @@ def test_ordered_work_that_nobody_takes_is_found_unless_it_is_under_way_or_pause
     assert ("starving", Level.WARNING) not in found(story, **later, paused={CONFIG: "by a user"})
     starved = [
         each
-        for each in examine([story.state], ward(story, **later, running=(running(job),)))
+        for each in examine([story.state], context(story, **later, running=(running(job),)))
         if each.evidence.get("stage") == "train"
     ]
     assert starved == []
@@ -305,7 +312,7 @@ def test_a_training_that_does_not_come_is_found_although_a_candidate_is_to_be_ju
     story.play(games=5000)
     story.check()
     assert open_candidates(story.state)
-    around = ward(story, now_s=story.now_s + 1800, started_s=0.0)
+    around = context(story, now_s=story.now_s + 1800, started_s=0.0)
     late = [each.evidence.get("stage") for each in examine([story.state], around)]
     assert "train" in late
 
@@ -335,7 +342,7 @@ def test_a_clock_that_was_set_is_found():
 def test_findings_come_gravest_first():
     story = a_run(held=None, best_held=None)
     story.fail(story.issue("export", validate_order(story.state, [])))
-    levels = [each.level.gravity for each in examine([story.state], ward(story, disk_free_bytes=4 * GIB))]
+    levels = [each.level.severity for each in examine([story.state], context(story, disk_free_bytes=4 * GIB))]
     assert len(levels) >= 3
     assert levels == sorted(levels, reverse=True)
 

@@ -15,7 +15,7 @@ from ringrift.coordination.evaluation_daemon import (
 )
 from ringrift.coordination.run_coordinator import get_open_run
 from ringrift.coordination.stability_heuristic import StabilityLevel, assess_stability, is_promotion_safe
-from ringrift.coordination.tournament_daemon import TournamentRules, ladder_rung, tournament_requests
+from ringrift.coordination.tournament_daemon import TournamentRules, ladder_baseline, tournament_requests
 from ringrift.errors import ConfigError
 from ringrift.health.run_status import Curve
 from ringrift.learning.facts.facts import Noted, Recalled
@@ -255,7 +255,7 @@ def test_a_ladder_match_is_due_by_time_and_with_the_nearest_baseline(world):
     (request,) = tournament_requests(state, later, rules)
     assert request.details == request_details(champion, ["random"], games=40)
     story.evaluate(champion, "mcts:32", wins=30, losses=34, purpose="rating")
-    assert ladder_rung(state, champion) == "mcts:32"
+    assert ladder_baseline(state, champion) == "mcts:32"
     assert tournament_requests(state, story.now_s + 60, rules) == []
 
 

@@ -319,7 +319,7 @@ def test_a_plateau_is_told_when_it_begins_and_when_it_grows():
     with_daemon(make_analysis, scenario)
 
 
-async def test_metrics_are_recorded_from_events_and_from_calls_and_analysed():
+async def test_metrics_are_recorded_from_events_and_from_calls_and_analyzed():
     orchestrator = wire_metrics_events()
     assert orchestrator is get_metrics_orchestrator()
     for step in range(20):

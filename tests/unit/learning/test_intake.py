@@ -126,7 +126,7 @@ async def test_games_of_a_user_are_sealed_and_their_check_is_ordered(site):
     assert (shard.state, shard.games, shard.worker) == (ShardState.UNCHECKED, 12, "outside")
     with await site.engine.blobs.open(shard.digest) as blob:
         assert blob.read() == (site.files / "games.db").read_bytes()
-    assert get_loop_waker().rung["SELFPLAY_COMPLETE"] == 1
+    assert get_loop_waker().reasons["SELFPLAY_COMPLETE"] == 1
     assert "validate" in await site.wanted()
     assert not list((get_settings().data_dir / "intake").iterdir())
     assert await site.refusals() == []
@@ -319,7 +319,7 @@ async def test_a_file_told_during_a_pause_waits_quietly_and_is_taken_in_when_it_
     await pauses.set(paused, Pause(reason="for a look"))
     event = await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=site.games("games.db"))
     files = FileIntake(
-        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().ring_for
+        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().wake_for
     )
     await files.take_waiting()
     assert not site.state.shards
@@ -353,7 +353,7 @@ async def test_what_waited_is_refused_with_the_reason_if_it_is_gone_by_then(site
     await Pauses(site.engine.kv).end_all()
     (site.files / "games.db").unlink()
     await FileIntake(
-        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().ring_for
+        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().wake_for
     ).take_waiting()
     (reason,) = await site.refusals()
     assert f"there is no file {path}" in reason
@@ -396,7 +396,7 @@ async def test_a_file_that_another_process_is_taking_in_waits_for_its_end(site):
     claim = await left_over(site, site.files / "games.db")
     await site.tell("SELFPLAY_COMPLETE", games_generated=12, db_path=path)
     files = FileIntake(
-        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().ring_for
+        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().wake_for
     )
     await files.take_waiting()
     assert not site.state.shards
@@ -412,7 +412,7 @@ async def test_the_same_file_told_while_it_is_taken_in_counts_once(site):
         source="a user",
     )
     intake = FileIntake(
-        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().ring_for
+        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().wake_for
     )
     found = await asyncio.gather(intake.take_in(event), intake.take_in(event))
     assert sorted(found) == [False, True]
@@ -620,7 +620,7 @@ async def test_files_whose_events_overtook_each_other_are_taken_in_in_their_orde
     assert len(await waiting_claims(site.engine.kv)) == 2
     await site.tell("NPZ_EXPORT_COMPLETE", samples_exported=1, games_exported=1, output_path=site.samples())
     files = FileIntake(
-        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().ring_for
+        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().wake_for
     )
     for _ in range(2):
         await files.take_waiting()
@@ -632,7 +632,7 @@ async def test_files_whose_events_overtook_each_other_are_taken_in_in_their_orde
 async def test_a_file_whose_predecessor_never_comes_is_refused_when_its_time_is_over(site, monkeypatch):
     await site.tell("TRAINING_COMPLETED", success=True, model_path=site.model())
     files = FileIntake(
-        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().ring_for
+        site.loop, site.engine, get_settings(), system_runtime(), wake=get_loop_waker().wake_for
     )
     await files.take_waiting()
     assert (await site.refusals(), len(await waiting_claims(site.engine.kv))) == ([], 1)

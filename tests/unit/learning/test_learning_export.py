@@ -47,7 +47,7 @@ async def test_new_games_wake_the_loop():
     daemon = create_export_daemon({"kind": "export"}, router=router)
     daemon._subscribe()
     await router.publish("NEW_GAMES_AVAILABLE", {"config_key": "hex8_2p", "node_id": "n", "new_games": 9})
-    assert get_loop_waker().rung["NEW_GAMES_AVAILABLE"] == 1
+    assert get_loop_waker().reasons["NEW_GAMES_AVAILABLE"] == 1
     assert daemon.signals.value("hex8_2p", "NEW_GAMES_AVAILABLE", "new_games", 0) == 9
     daemon._unsubscribe()
 

@@ -111,7 +111,7 @@ async def test_what_somebody_merely_says_is_no_state(run, router, pipeline):
     assert pipeline.get_stats()["games_generated"] == 50
     assert pipeline.get_current_stage(CONFIG) is PipelineStage.SELFPLAY
     assert pipeline.get_stats()["refused_claims"] is None, "there is no store to keep them in"
-    assert not get_loop_waker().rung
+    assert not get_loop_waker().reasons
 
 
 async def test_a_claim_from_outside_is_refused_once_with_the_reason(run, router, pipeline):
@@ -146,9 +146,9 @@ async def test_what_others_tell_wakes_the_loop_and_its_own_words_do_not(router):
     wire_pipeline_events(router=router)
     games = {"config_key": CONFIG, "node_id": "n", "new_games": 3}
     await router.publish("NEW_GAMES_AVAILABLE", games, SOURCE)
-    assert not get_loop_waker().rung
+    assert not get_loop_waker().reasons
     await router.publish("NEW_GAMES_AVAILABLE", games, "a sync daemon")
-    assert get_loop_waker().rung["NEW_GAMES_AVAILABLE"] == 1
+    assert get_loop_waker().reasons["NEW_GAMES_AVAILABLE"] == 1
 
 
 async def test_old_data_and_unregistered_games_are_asked_for(router):
@@ -204,7 +204,7 @@ async def test_a_strain_that_somebody_claims_is_none(router):
     await router.publish("RESOURCE_CONSTRAINT_DETECTED", full, "a user")
     stats = pipeline.get_stats()
     assert (stats["mode"], stats["degraded"]) == ("full", None)
-    assert get_loop_waker().rung["BACKPRESSURE_ACTIVATED"] == 1, "the loop looks at what was measured"
+    assert get_loop_waker().reasons["BACKPRESSURE_ACTIVATED"] == 1, "the loop looks at what was measured"
     pipeline.unwire()
 
 

@@ -10,12 +10,12 @@ from ringrift.engine.ports import Claimant
 from ringrift.learning.announcements import Silent
 from ringrift.learning.controller import Controller
 from ringrift.learning.doctor.examination import examine
-from ringrift.learning.doctor.findings import Level, Ward, read_diagnoses
+from ringrift.learning.doctor.findings import ExaminationContext, Level, read_diagnoses
 from ringrift.learning.facts.facts import Blocked, Staged
 from ringrift.learning.facts.records import ModelState
 from ringrift.learning.facts.results import problem_with
 from ringrift.learning.judging.ratings import rate
-from ringrift.learning.plan.evaluation import under_judgement
+from ringrift.learning.plan.evaluation import under_judgment
 from ringrift.learning.plan.orders import Snapshot
 from ringrift.learning.plan.plan import plan
 from ringrift.learning.plan.stages import breaker_delay_s
@@ -105,7 +105,7 @@ def test_a_candidate_is_staged_when_only_the_last_gate_is_open():
     (fact,) = [each for each in planned(story).decided if isinstance(each, Staged)]
     told = story.write(fact)
     assert [name for name, _ in told] == ["PROMOTION_CANDIDATE"]
-    assert under_judgement(story.state).state is ModelState.STAGING
+    assert under_judgment(story.state).state is ModelState.STAGING
     gates = wanted(story, "evaluate").order.params["gates"]
     assert [(gate["opponent"], gate["test"]) for gate in gates] == [("random", "floor"), ("mcts:32", "none")]
     story.evaluate(candidate, "random", wins=80, losses=0)
@@ -171,8 +171,8 @@ def test_what_an_examination_finds_reaches_the_doctor(fields):
             assert not found
             assert state.failures["diagnose"].in_a_row == 1
         else:
-            ward = Ward(now_s=runtime.now_s(), rules=RULES, diagnoses={"square8_2p": found})
-            told = {each.text for each in examine([state], ward) if each.level is Level.PROBLEM}
+            context = ExaminationContext(now_s=runtime.now_s(), rules=RULES, diagnoses={"square8_2p": found})
+            told = {each.text for each in examine([state], context) if each.level is Level.PROBLEM}
             assert "the network sees ghosts" in told
         await engine.close()
 

@@ -27,7 +27,7 @@ from ringrift.learning.plan.evaluation import (
     open_candidates,
     recent_judging,
     request_details,
-    under_judgement,
+    under_judgment,
     waiting_for_verdict,
     wanted_games,
 )
@@ -207,7 +207,7 @@ def test_the_newest_candidate_is_judged_and_those_before_it_are_dropped_with_the
     assert not planned(story).decided
 
 
-def test_a_judgement_that_has_begun_goes_on_with_what_it_has_counted():
+def test_a_judgment_that_has_begun_goes_on_with_what_it_has_counted():
     story, champion = a_champion()
     candidate = new_model(story)
     story.evaluate(candidate, champion, wins=48, losses=30)
@@ -219,7 +219,7 @@ def test_a_judgement_that_has_begun_goes_on_with_what_it_has_counted():
     assert (gate["test"], gate["games"]) == ("sprt", 400)
     assert (gate["prior"]["games"], gate["prior"]["wins"]) == (78, 48)
     assert not made.decided
-    assert under_judgement(story.state).digest == candidate
+    assert under_judgment(story.state).digest == candidate
 
     # No clear gain, it gives way: the newer one has learned more since.
     story.evaluate(candidate, champion, wins=30, losses=36)
@@ -232,7 +232,7 @@ def test_a_judgement_that_has_begun_goes_on_with_what_it_has_counted():
     assert judged(planned(story))[0] == newer
 
 
-def test_a_judgement_that_has_begun_gives_way_to_who_has_learned_much_more():
+def test_a_judgment_that_has_begun_gives_way_to_who_has_learned_much_more():
     """Its match will be shorter than what is left of this one."""
     story, champion = a_champion()
     candidate = new_model(story)
@@ -246,7 +246,7 @@ def test_a_judgement_that_has_begun_gives_way_to_who_has_learned_much_more():
     assert judged(planned(story))[0] == newer
 
 
-def test_a_judgement_of_a_few_games_a_job_does_not_give_way_before_they_could_show_anything():
+def test_a_judgment_of_a_few_games_a_job_does_not_give_way_before_they_could_show_anything():
     """On a large board a job has time for four games, and many trainings end before the next job."""
     story, champion = a_champion()
     candidate = new_model(story)
@@ -374,7 +374,7 @@ def test_a_match_that_few_games_may_decide_begins_with_few_at_a_time():
 
 
 def judged_next(story, rules):
-    """Let the story play until a judgement is ordered: its purpose, and the share of judging with it."""
+    """Let the story play until a judgment is ordered: its purpose, and the share of judging with it."""
     for _ in range(100):
         made = planned(story, rules)
         carry_out(story, made)
@@ -382,7 +382,7 @@ def judged_next(story, rules):
             judged_s, total_s = recent_judging(story.state, RECENT_S)
             return ordered[0][0], (judged_s + 9.0) / (total_s + 9.0)
         story.play()
-    raise AssertionError("no judgement was ordered")
+    raise AssertionError("no judgment was ordered")
 
 
 @pytest.mark.parametrize(("grown", "least", "most"), [(1.5, 0.05, 0.075), (1.6, 0.1, 0.15)])
@@ -611,7 +611,7 @@ def test_a_first_model_does_not_give_way_before_the_games_that_could_show_the_fl
     assert story.state.champion == first
 
 
-def test_the_first_judgement_does_not_wait():
+def test_the_first_judgment_does_not_wait():
     rules = msgspec.structs.replace(RULES, judging_share=0.01)
     story = Story()
     candidate = new_model(story)
@@ -663,7 +663,7 @@ def test_what_judging_took_before_a_gpu_came_does_not_hold_it_up():
     assert evaluations(planned(story, rules))
 
 
-def test_a_judgement_that_takes_long_keeps_to_its_share():
+def test_a_judgment_that_takes_long_keeps_to_its_share():
     rules = msgspec.structs.replace(RULES, judging_share=0.15)
     story, champion = a_champion()
     for _ in range(8):
@@ -679,7 +679,7 @@ def test_a_judgement_that_takes_long_keeps_to_its_share():
     assert judged_s <= 0.17 * sum(job.cpu_s for job in story.state.recent_jobs)
 
 
-# --- one judgement, one job ------------------------------------------------------------------------------
+# --- one judgment, one job ------------------------------------------------------------------------------
 
 
 def played_by_the_job(order, rng, elo):

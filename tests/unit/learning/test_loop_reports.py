@@ -9,7 +9,7 @@ from ringrift.learning.facts.records import ShardState
 from ringrift.learning.facts.results import problem_with
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging.promotion import Pairing
-from ringrift.learning.plan.evaluation import judgement_of
+from ringrift.learning.plan.evaluation import judgment_of
 from ringrift.learning.plan.orders import (
     RATING,
     Snapshot,
@@ -45,7 +45,7 @@ def test_a_judge_that_knows_no_gates_is_ordered_games_against_each_opponent_and_
     """As earlier versions ordered them; what the games are for is known all the same."""
     story, model = a_story_with_a_model()
     rules = configured_rules(load_settings({"RINGRIFT_JOBS": '{"evaluate": {"command": ["mine"]}}'}).settings)
-    found = judgement_of(Snapshot(story.state, rules, story.now_s), story.state.models[model])
+    found = judgment_of(Snapshot(story.state, rules, story.now_s), story.state.models[model])
     plays = (*found.plays, Pairing("mcts:32", 40, RATING))
     order = evaluate_order(story.state, rules, story.state.models[model], plays, purpose="promotion")
     games, opponents = order.params["games"], order.params["opponents"]

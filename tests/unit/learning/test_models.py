@@ -140,7 +140,7 @@ async def test_a_model_that_the_run_does_not_have_is_not_registered(run, coordin
 
 
 async def test_superseded_champions_are_archived_and_that_is_told(run, coordinator):
-    coordinator._archived_told_s = 0.0  # the story is older than the machine's clock
+    coordinator._archived_reported_s = 0.0  # the story is older than the machine's clock
     for _ in range(8):
         promote(run.story, trained_model(run.story))
     champions = [change.model for change in run.story.state.promotions]

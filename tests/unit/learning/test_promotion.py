@@ -170,7 +170,7 @@ def test_a_match_counts_the_same_from_either_side():
 
 
 def test_a_champion_that_later_loses_to_its_predecessor_is_rolled_back():
-    won = match("new", "old", (0, 0, 20, 0, 60))  # what made it champion is no defence
+    won = match("new", "old", (0, 0, 20, 0, 60))  # what made it champion is no defense
     lost = match("new", "old", (40, 0, 30, 0, 5), purpose="rollback")
     found = judge_rollback("new", "old", [won, lost], rules=RULES)
     assert found.verdict is PromotionVerdict.ROLL_BACK
@@ -247,7 +247,7 @@ def pairs_until_decided(points, before=()):
 
 
 @pytest.mark.parametrize("elo", [-25, 0, 35, 80])
-def test_a_judgement_in_pieces_ends_at_the_same_opening_as_one_long_match(elo):
+def test_a_judgment_in_pieces_ends_at_the_same_opening_as_one_long_match(elo):
     """So it has the same error rates: what stops a job is what the plan decides from all counted games."""
     rng, win = random.Random(elo), place_chances(elo, 2)[0]
     for _ in range(10):

@@ -1,4 +1,4 @@
-"""Promotion as others see it: judgements, second looks, and installed champions."""
+"""Promotion as others see it: judgments, second looks, and installed champions."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ class World:
         return [change.model for change in story.state.promotions]
 
     def keep(self, champion, previous):
-        """Settle the look at the champion in its favour."""
+        """Settle the look at the champion in its favor."""
         self.run.story.evaluate(champion, previous, wins=110, losses=50, purpose="rollback")
         self.runtime.clock_s = self.run.story.now_s + 1000.0
 
@@ -56,13 +56,13 @@ async def world(tmp_path):
     await world.engine.close()
 
 
-async def test_the_judgement_of_a_candidate_can_be_asked_for(world):
+async def test_the_judgment_of_a_candidate_can_be_asked_for(world):
     daemon = world.daemon(AutoPromotionDaemon)
-    assert daemon.get_judgement("square8_2p") is None
+    assert daemon.get_judgment("square8_2p") is None
     model = trained_model(world.run.story)
-    assert daemon.get_judgement("square8_2p").verdict is PromotionVerdict.MORE_GAMES
+    assert daemon.get_judgment("square8_2p").verdict is PromotionVerdict.MORE_GAMES
     world.run.story.evaluate(model, "random", wins=64, losses=0)
-    assert daemon.get_judgement("square8_2p").verdict is PromotionVerdict.PROMOTE
+    assert daemon.get_judgment("square8_2p").verdict is PromotionVerdict.PROMOTE
     assert "100% of 64 games" in daemon.health_check().details["judgements"]["square8_2p"]
 
 

@@ -8,7 +8,7 @@ from ringrift.games.registry import load_game
 from ringrift.jobs.training.learner import LOSSES, Learner, LearnerConfig
 from ringrift.jobs.training.rows import TrainingRows, make_batch
 from ringrift.learning.doctor.examination import examine
-from ringrift.learning.doctor.findings import Ward
+from ringrift.learning.doctor.findings import ExaminationContext
 from ringrift.learning.facts.facts import Promoted, Rejected
 from ringrift.learning.models import CHECKPOINTS_COUNTED_ON, kept_checkpoint
 from ringrift.learning.plan.orders import Snapshot
@@ -214,7 +214,8 @@ def test_losses_that_another_trainer_tells_in_its_own_way_stop_nothing(said):
         story.train(train=said, held=said, best_held=said, calibration={"bins": [said]})
     assert story.reset() is None
     assert not any(
-        "loss" in each.text for each in examine([story.state], Ward(now_s=story.now_s, rules=RULES))
+        "loss" in each.text
+        for each in examine([story.state], ExaminationContext(now_s=story.now_s, rules=RULES))
     )
 
 

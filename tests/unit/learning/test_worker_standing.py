@@ -5,7 +5,7 @@ import pytest
 from learning_story import RULES, Story, artifact
 
 from ringrift.learning.doctor.checks import comparisons
-from ringrift.learning.doctor.findings import Ward
+from ringrift.learning.doctor.findings import ExaminationContext
 from ringrift.learning.facts.facts import Recalled, WorkerResumed, WorkerSetAside
 from ringrift.learning.facts.records import Comparison, ShardState, Vote
 from ringrift.learning.facts.results import problem_with
@@ -76,7 +76,7 @@ VOTES = {
 @pytest.mark.parametrize("what", VOTES)
 def test_who_was_right(what):
     votes, at_fault, disputed = VOTES[what]
-    found = Comparison("s", "a", ORDER, [Vote(*vote, "text") for vote in votes]).judgement()
+    found = Comparison("s", "a", ORDER, [Vote(*vote, "text") for vote in votes]).judgment()
     assert (None if found is None else set(found.at_fault)) == at_fault
     assert found is None or found.is_disputed is disputed
 
@@ -183,7 +183,7 @@ def test_a_worker_with_two_faults_is_set_aside_and_its_games_since_the_last_good
     assert isinstance(recall, Recalled)
     assert {d for d, s in story.state.shards.items() if s.state is ShardState.RECALLED} == set(bad)
     assert story.plan().decided == []
-    (told,) = comparisons(story.state, Ward(now_s=story.now_s, rules=RULES))
+    (told,) = comparisons(story.state, ExaminationContext(now_s=story.now_s, rules=RULES))
     assert "worker a is set aside until" in told.text
     story.play_by("b")
     story.write(WorkerResumed(at_s=story.now_s, worker="a", reason="new memory"))
@@ -198,7 +198,7 @@ def test_the_only_worker_is_not_set_aside_and_the_doctor_says_what_is_wrong():
         story.play_by("a")
         story.compare("a", agrees=False)
     assert story.plan().decided == []
-    (told,) = comparisons(story.state, Ward(now_s=story.now_s, rules=RULES))
+    (told,) = comparisons(story.state, ExaminationContext(now_s=story.now_s, rules=RULES))
     assert "nobody else plays" in told.text
 
 

@@ -101,15 +101,15 @@ def test_it_learns_by_heart() -> None:
         torch.from_numpy(rng.integers(0, 7, 16)),
         torch.from_numpy(rng.choice([-1.0, 1.0], 16)).float(),
     )
-    optimiser = torch.optim.AdamW(net.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3)
     for _ in range(150):
         judged = net(planes)
         loss = functional.cross_entropy(judged.logits(), moves) + functional.mse_loss(
             judged.values[:, 0], values
         )
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     with torch.no_grad():
         judged = net(planes)
     distinct = len({p.tobytes() for p in planes.numpy()})

@@ -213,7 +213,7 @@ def test_with_more_players_equal_strength_scores_a_half():
     assert tally.places == [1, 1, 1, 1]
 
 
-def test_places_that_are_shared_favour_nobody():
+def test_places_that_are_shared_favor_nobody():
     """Two seats share second place: over the openings the better half of it goes to each as often."""
     tally = Tally()
     for opening in range(4):

@@ -124,7 +124,7 @@ def test_each_seat_plays_for_itself(players: int, root: str) -> None:
 
 
 def test_values_are_taken_by_seat_not_by_turn() -> None:
-    """An evaluator that favours seat 2 shows in seat 2's root value, whoever is on turn."""
+    """An evaluator that favors seat 2 shows in seat 2's root value, whoever is on turn."""
     game = Countdown(4, stones=100)
     for seat in range(4):
         found = search_positions(

@@ -50,7 +50,7 @@ def run_test(config, shares, random, *, step=10, most=20_000):
 def test_it_errs_no_more_often_than_it_says(shares_of, scale):
     """Both hypotheses exactly true, 200 seeded tests each: about 10 % wrong at alpha = beta = 0.1."""
     config = SprtConfig(elo0=0, elo1=40, alpha=0.1, beta=0.1, scale=scale)
-    # On the normalised scale 40 Elo need a wider gap in the score when there are fewer draws.
+    # On the normalized scale 40 Elo need a wider gap in the score when there are fewer draws.
     draws = 0.2
     deviation = float(np.sqrt(game_shares(0, draws) @ np.array([0.25, 0, 0.25])))
     stronger = 40 if scale is EloScale.LOGISTIC else 40 * deviation / 0.5

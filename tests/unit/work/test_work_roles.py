@@ -137,7 +137,7 @@ def test_a_holder_that_stops_renewing_stops_before_another_can_begin():
         runtime, first, second = two_processes()
         assert await first.acquire(OrchestratorRole.CLUSTER)
         began_s = runtime.monotonic_s()
-        first._claims[OrchestratorRole.CLUSTER].keeper.cancel()  # as a process that hangs
+        first._claims[OrchestratorRole.CLUSTER].renewal.cancel()  # as a process that hangs
         while not await second.acquire(OrchestratorRole.CLUSTER, wait_s=0.5):
             assert runtime.monotonic_s() - began_s < 20
         taken_s = runtime.monotonic_s() - began_s
@@ -173,7 +173,7 @@ def test_the_role_of_a_dead_process_of_this_machine_is_taken_over_at_once():
         _, first, second = rivals(same_place=True)
         assert await first.acquire(OrchestratorRole.CLUSTER)
         old = first.token(OrchestratorRole.CLUSTER)
-        first._claims[OrchestratorRole.CLUSTER].keeper.cancel()  # as a process that was killed
+        first._claims[OrchestratorRole.CLUSTER].renewal.cancel()  # as a process that was killed
         assert await second.acquire(OrchestratorRole.CLUSTER)
         assert second.token(OrchestratorRole.CLUSTER) > old
         actions = [(row.action.value, row.other) for row in await second.audit.rows()]
@@ -188,7 +188,7 @@ def test_a_process_that_cannot_know_waits_for_the_lease_and_finds_it_stale():
     async def scenario():
         runtime, first, second = rivals(same_place=False)
         assert await first.acquire(OrchestratorRole.CLUSTER)
-        first._claims[OrchestratorRole.CLUSTER].keeper.cancel()
+        first._claims[OrchestratorRole.CLUSTER].renewal.cancel()
         for _ in range(3):
             assert not await second.acquire(OrchestratorRole.CLUSTER)
         (denied,) = [row for row in await second.audit.rows() if row.action.value == "ACQUIRE_DENIED"]
@@ -208,7 +208,7 @@ def test_a_role_that_is_not_renewed_warns_before_it_is_lost():
         assert await first.acquire(OrchestratorRole.SYNC)
         await runtime.sleep(60)
         assert first.health_check().status.value == "running"
-        first._claims[OrchestratorRole.SYNC].keeper.cancel()
+        first._claims[OrchestratorRole.SYNC].renewal.cancel()
         await runtime.sleep(6)
         assert first.holds(OrchestratorRole.SYNC)
         assert first.health_check().message == "not renewed for long: sync_orchestrator"

@@ -110,7 +110,7 @@ async def test_games_count_when_the_run_has_them_and_not_when_they_are_told(self
     assert (stats["games_last_hour"], stats["completed_tasks"]) == (None, None), "nor has anything played"
     await put_run(engine, runtime, hex8_3p=idle_config(games=30, games_unchecked=10))
     assert (await orchestrator.stats())["total_games"] == 40
-    assert get_loop_waker().rung["SELFPLAY_COMPLETE"] == 1
+    assert get_loop_waker().reasons["SELFPLAY_COMPLETE"] == 1
 
 
 async def test_speed_is_unknown_of_a_run_that_fell_silent(selfplay):
@@ -130,7 +130,7 @@ async def test_a_task_whose_worker_died_is_no_longer_active(selfplay, router):
     assert not await orchestrator.active_tasks()
     (ended,) = await orchestrator.history()
     assert (ended.error, ended.success, ended.games_generated) == ("its worker was killed", False, None)
-    assert get_loop_waker().rung["TASK_ORPHANED"] == 1
+    assert get_loop_waker().reasons["TASK_ORPHANED"] == 1
 
 
 async def test_the_newest_tasks_are_found_among_many_ends(selfplay):
@@ -229,7 +229,7 @@ async def test_backpressure_that_somebody_claims_is_none(selfplay, router):
     assert (await orchestrator.stats())["backpressure"] is None
     assert await asyncio.to_thread(orchestrator.is_paused) == (False, "")
     assert "backpressure" not in orchestrator.get_metrics()
-    assert get_loop_waker().rung["BACKPRESSURE_ACTIVATED"] == 1, "the loop looks at what was measured"
+    assert get_loop_waker().reasons["BACKPRESSURE_ACTIVATED"] == 1, "the loop looks at what was measured"
 
 
 async def test_the_documents_functions_work_on_the_process_router():
@@ -348,7 +348,7 @@ async def test_a_new_champion_wakes_the_loop_and_is_shown(router):
     scheduler._subscribe()
     promoted = {"config_key": "a_2p", "model_id": "m", "model_path": "blob:m", "elo": 1600.0}
     await router.publish("MODEL_PROMOTED", promoted)
-    assert get_loop_waker().rung["MODEL_PROMOTED"] == 1
+    assert get_loop_waker().reasons["MODEL_PROMOTED"] == 1
     assert scheduler.signals.value("a_2p", "MODEL_PROMOTED", "elo", 0.0) == 1600.0
     scheduler._unsubscribe()
 

@@ -94,11 +94,11 @@ async def test_the_populator_counts_workers_and_the_one_queue():
     daemon = QueuePopulatorDaemon(populator, router=router)
     await daemon._run_cycle()
     assert (populator.supply.slots, populator.supply.ready, populator.supply.items) == (2, 1, 2)
-    assert get_loop_waker().rung["there is room for work"] == 1
+    assert get_loop_waker().reasons["there is room for work"] == 1
     await engine.queue.add([NewWork(kind="selfplay")] * 2)
     await daemon._run_cycle()
     assert populator.supply.items == 0
-    assert get_loop_waker().rung["there is room for work"] == 1
+    assert get_loop_waker().reasons["there is room for work"] == 1
     await engine.close()
 
 
@@ -120,9 +120,9 @@ async def test_what_the_loop_told_itself_does_not_wake_it():
     UnifiedQueuePopulator(router=router).wire()
     ended = {"work_id": "w", "work_type": "selfplay", "node_id": "n"}
     await router.publish("WORK_COMPLETED", ended, LOOP_SOURCE)
-    assert not get_loop_waker().rung
+    assert not get_loop_waker().reasons
     await router.publish("WORK_COMPLETED", {**ended, "work_id": "x"}, "a worker")
-    assert get_loop_waker().rung["WORK_COMPLETED"] == 1
+    assert get_loop_waker().reasons["WORK_COMPLETED"] == 1
 
 
 async def test_velocities_and_targets_are_those_of_the_run():

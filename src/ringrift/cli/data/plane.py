@@ -30,7 +30,7 @@ from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.sync_base import close_data_plane, open_data_plane
 from ringrift.data.artifacts import Artifact, kinds_of
 from ringrift.data.config import DataNode
-from ringrift.data.manifest.catalog import Cataloguer, take_over_arrivals
+from ringrift.data.manifest.catalog import Cataloger, take_over_arrivals
 from ringrift.data.manifest.store import CopyView
 from ringrift.data.plane import DataPlane, Transfers
 from ringrift.data.protection.deletion import Deleter, verdict_on
@@ -122,7 +122,7 @@ def ask_plane(question: Callable[[DataPlane], Awaitable[T]], *, may_make: bool =
             try:
                 plane = await open_data_plane()
                 _say_if_unnamed(plane)
-                await Cataloguer(plane).catalogue()
+                await Cataloger(plane).catalog()
                 await take_over_arrivals(plane)
                 return await question(plane)
             finally:
@@ -344,7 +344,7 @@ async def read_replicas(plane: DataPlane) -> Replicas:
         if each.digest not in snapshot.successors
     )
     found = plan(snapshot, ReplicationRules())
-    return Replicas(found, dict(counts), unknown=dict(seen.silent), here=seen.here.told)
+    return Replicas(found, dict(counts), unknown=dict(seen.silent), here=seen.here.message)
 
 
 def _described(artifact: Artifact) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from ringrift.learning.facts.ledger import Ledger, known_configs, prefix_of, rem
 from ringrift.learning.facts.store_check import MarkWriter, check_store, set_state_aside
 from ringrift.learning.models import ChampionPointers
 from ringrift.learning.plan.rules import configured_rules
-from ringrift.learning.replay import UNTOLD, FoundShard, RebuiltConfig, rebuild, untold
+from ringrift.learning.replay import UNRECORDED, FoundShard, RebuiltConfig, rebuild, unrecorded
 from ringrift.runtime import Runtime, system_runtime
 from ringrift.settings import Settings
 from ringrift.work.job.protocol import SealedJob, read_job_record
@@ -289,7 +289,7 @@ def _tell(found: SealedFiles, made: Sequence[RebuiltConfig]) -> None:
     heads = ("config", "facts kept", "made again", "games", "unchecked", "models", "matches", "champion")
     print_table(f"from {count(found.files)} sealed files", heads, rows)
     for each in made:
-        for sentence in untold(each):
+        for sentence in unrecorded(each):
             say(f"{each.config}: {sentence}", markup=False)
     for digest in found.damaged[:DAMAGED_SHOWN]:
         say(f"damaged and not used: {digest}", markup=False)
@@ -301,7 +301,7 @@ def _tell_change(aside: Path | None, *, changed: bool) -> None:
         say("Everything that the files tell is in the database already; nothing was changed.")
         return
     before = "" if aside is None else f"What was there before is in {aside}. "
-    say(f"{before}No file tells of: {'; '.join(UNTOLD)}.", markup=False)
+    say(f"{before}No file tells of: {'; '.join(UNRECORDED)}.", markup=False)
     say("`ringrift run` goes on from here.")
 
 
@@ -322,7 +322,7 @@ def _document(
         "snapshots": found.snapshots,
         "set_aside": None if aside is None else str(aside),
         "archives": known,
-        "untold": UNTOLD,
+        "untold": UNRECORDED,
         "configs": {
             each.config: {
                 "kept": each.kept,
@@ -336,7 +336,7 @@ def _document(
                 "matches": len(each.state.matches),
                 "promotions": len(each.state.promotions),
                 "champion": each.state.champion,
-                "missing": list(untold(each)),
+                "missing": list(unrecorded(each)),
             }
             for each in made
         },

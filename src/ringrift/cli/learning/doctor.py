@@ -46,7 +46,7 @@ from ringrift.learning.doctor.examination import (
     largest_step_back_s,
     look_around,
 )
-from ringrift.learning.doctor.findings import Diagnosis, Finding, Level, Ward, keep_diagnosis
+from ringrift.learning.doctor.findings import Diagnosis, ExaminationContext, Finding, Level, keep_diagnosis
 from ringrift.learning.facts.high_water import check_not_lost
 from ringrift.learning.facts.ledger import read_facts
 from ringrift.learning.facts.records import ShardState
@@ -238,18 +238,18 @@ async def _examine_run(
     failed = [*await store_findings(kv, settings), *await file_findings(engine.blobs, states)]
     failed += [] if quick else await _diagnose(engine, states, rules)
     now_s = system_runtime().now_s()
-    ward = await look_around(kv, wanted, rules, now_s=now_s, data_dir=settings.data_dir)
+    context = await look_around(kv, wanted, rules, now_s=now_s, data_dir=settings.data_dir)
     alive = is_master_loop_running()
-    ward = replace(ward, is_running=alive, started_s=await _started_s(engine), clock_jump_s=jump_s)
+    context = replace(context, is_running=alive, started_s=await _started_s(engine), clock_jump_s=jump_s)
     # With one config named the work of the others is not known, nor is what nobody used.
     all_known = alive and config is None
-    idle = idle_slots(states, ward.workers, ward.running, now_s=now_s) if all_known else None
+    idle = idle_slots(states, context.workers, context.running, now_s=now_s) if all_known else None
     held_back = {
         # Of a run that is stopped, what held it back when it was.
         state.config: bottleneck(state, rules, now_s=now_s if alive else state.last_s, idle=idle).text
         for state in states
     }
-    return _with_what_is_fine([*failed, *examine(states, ward)], ward), held_back
+    return _with_what_is_fine([*failed, *examine(states, context)], context), held_back
 
 
 async def _diagnose(engine: Engine, states: Sequence[ConfigState], rules: LearningRules) -> list[Finding]:
@@ -272,14 +272,14 @@ async def _examine_folder(config: str, *, quick: bool) -> list[Finding]:
     found = [] if quick else [await diagnose(None, state, rules)]
     failed = [each for each in found if isinstance(each, Finding)]
     free, total = await asyncio.to_thread(disk_usage, settings.data_dir)
-    ward = Ward(
+    context = ExaminationContext(
         now_s=system_runtime().now_s(),
         rules=rules,
         disk_free_bytes=free,
         disk_total_bytes=total,
         diagnoses={config: [each for each in found if isinstance(each, Diagnosis)]},
     )
-    return _with_what_is_fine([*failed, *examine([state], ward)], ward)
+    return _with_what_is_fine([*failed, *examine([state], context)], context)
 
 
 async def _started_s(engine: Engine) -> float:
@@ -287,10 +287,10 @@ async def _started_s(engine: Engine) -> float:
     return 0.0 if status is None else status.started_s
 
 
-def _with_what_is_fine(findings: list[Finding], ward: Ward) -> list[Finding]:
+def _with_what_is_fine(findings: list[Finding], context: ExaminationContext) -> list[Finding]:
     """Add what the job looked at and found in order."""
     # `examine` speaks of what is wrong; that something was looked at and is fine is worth a line, too.
-    newest = [of[-1] for of in ward.diagnoses.values() if of]
+    newest = [of[-1] for of in context.diagnoses.values() if of]
     return findings + [each for one in newest for each in one.findings if each.level is Level.FINE]
 
 

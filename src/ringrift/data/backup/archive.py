@@ -237,8 +237,8 @@ def check_removable(key: str) -> None:
 def check_size(place: str, key: str, size: int) -> None:
     """Refuse an object that is larger than any of its kind, before it is read."""
     if size > bytes_max_of(key):
-        told = f"it has {size} bytes, and {bytes_max_of(key)} are the most of such an object"
-        raise Corrupt(f"{place}/{key}", found=told, advice="Look who put it there")
+        problem = f"it has {size} bytes, and {bytes_max_of(key)} are the most of such an object"
+        raise Corrupt(f"{place}/{key}", found=problem, advice="Look who put it there")
 
 
 class DriveObjects:
@@ -344,8 +344,8 @@ class DriveObjects:
         for part in PurePosixPath(key).parts:
             place /= part
             if part in ("..", "/") or place.is_symlink():
-                told = "a link, or a way out of the archive"
-                raise Corrupt(place, found=told, advice="Look who put it there")
+                problem = "a link, or a way out of the archive"
+                raise Corrupt(place, found=problem, advice="Look who put it there")
         return place
 
     def _close_to_others(self) -> None:

@@ -126,8 +126,8 @@ class ArchiveCheck:
         async with asyncio.TaskGroup() as lanes:
             for _ in range(FILES_AT_ONCE):
                 lanes.create_task(lane())
-        told = {each.digest for each in findings.damaged}
-        for digest in sorted((self._needs.keys() | put_by.keys()) - cards.keys() - told):
+        reported = {each.digest for each in findings.damaged}
+        for digest in sorted((self._needs.keys() | put_by.keys()) - cards.keys() - reported):
             findings.damaged.append(self._missing(digest, put_by.get(digest, ())))
         findings.games = games_in(card.artifact for card in findings.sound)
         findings.damaged.sort(key=lambda each: (not each.needed_by, each.what, each.key))
@@ -316,18 +316,18 @@ def choose_state(
         and (until_s is None or state.at_s <= until_s)
     ]
     if not fitting:
-        there = f"; there are: {_told(states)}" if states else ""
+        there = f"; there are: {_listed(states)}" if states else ""
         asked = "state of a run" if not (run or node or until_s) else "state of a run that fits"
         raise ConfigError(f"the archive has no {asked}{there}")
     if len({(state.run, state.node) for state in fitting}) > 1:
         raise ConfigError(
             f"the archive has the states of several runs or nodes; choose one with --node, --run or --at: "
-            f"{_told(fitting)}"
+            f"{_listed(fitting)}"
         )
     return fitting[-1]
 
 
-def _told(states: Sequence[RunState]) -> str:
+def _listed(states: Sequence[RunState]) -> str:
     newest = {(state.run, state.node): state for state in states}
     return "; ".join(
         f"run {state.run or '(not named)'} of node {state.node}, {sum(state.facts.values())} facts"

@@ -25,7 +25,7 @@ from ringrift.data.backup.run_states import (
     take_snapshot,
 )
 from ringrift.data.config import DataNode, DataNodes
-from ringrift.data.manifest.catalog import Cataloguer
+from ringrift.data.manifest.catalog import Cataloger
 from ringrift.data.manifest.store import games_in
 from ringrift.data.plane import DataPlane
 from ringrift.data.protection.records import set_damaged_aside
@@ -277,8 +277,8 @@ class ArchiveBackup:
         """
         plane, settings = self.plane, self.plane.settings
         await self.index.objects.ready(to_write=True)
-        await Cataloguer(plane).catalogue()
-        await Cataloguer(plane).catalogue_job_records()
+        await Cataloger(plane).catalog()
+        await Cataloger(plane).catalog_job_records()
         identity = await name_run(plane.kv, plane.runtime.new_id())
         scratch, at_s = settings.data_dir / _SCRATCH, plane.runtime.now_s()
         snapshot = await asyncio.to_thread(take_snapshot, settings.coordinator_db, scratch)
@@ -421,8 +421,8 @@ class ArchiveBackup:
 
     async def _tell_cluster(self, cards: Sequence[ArchivedFile]) -> None:
         manifest = self.plane.manifest
-        told = (await self.plane.view()).receipts_at(self.archive.name)
-        new = [card for card in cards if card.artifact.digest not in told]
+        received = (await self.plane.view()).receipts_at(self.archive.name)
+        new = [card for card in cards if card.artifact.digest not in received]
         await manifest.register([card.artifact for card in new])
         await manifest.add_receipts([card.receipt(self.archive.name, card.verified_by) for card in new])
 

@@ -56,14 +56,14 @@ _CURSOR = "data/cataloguer/"
 _KINDS = {kind.value: kind for kind in ArtifactKind}
 
 
-class CatalogueCursor(msgspec.Struct, frozen=True):
+class CatalogCursor(msgspec.Struct, frozen=True):
     """The number of the last end that was looked at."""
 
     number: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Catalogued:
+class Cataloged:
     """What one round found."""
 
     registered: int = 0  # cards that were new
@@ -71,28 +71,28 @@ class Catalogued:
     games: int = 0  # in files that were new
 
 
-class Cataloguer:
+class Cataloger:
     """This node's reader of ended work."""
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
         advice = "Delete the key: all ends are read anew"
-        self._cursors = KvRecords(plane.kv, _CURSOR, CatalogueCursor, advice=advice)
+        self._cursors = KvRecords(plane.kv, _CURSOR, CatalogCursor, advice=advice)
 
-    async def catalogue(self, *, rounds_max: int = 100) -> Catalogued:
+    async def catalog(self, *, rounds_max: int = 100) -> Cataloged:
         """Register everything that ended since the last time, at most *rounds_max* batches of it."""
-        this, total = self._plane.this.name, Catalogued()
-        number = (await self._cursors.get(this) or CatalogueCursor()).number
+        this, total = self._plane.this.name, Cataloged()
+        number = (await self._cursors.get(this) or CatalogCursor()).number
         for _ in range(rounds_max):
             ended = await self._plane.queue.ended(after=number, limit=BATCH)
             if not ended:
                 break
             total = _sum(total, await self._take(ended))
             number = ended[-1].number
-            await self._cursors.put(this, CatalogueCursor(number))
+            await self._cursors.put(this, CatalogCursor(number))
         return total
 
-    async def catalogue_job_records(self) -> int:
+    async def catalog_job_records(self) -> int:
         """Register records of jobs that no result of work names; return how many.
 
         Nothing else tells of them after a rebuild, and without them the next one would find less.
@@ -114,7 +114,7 @@ class Cataloguer:
             found += 1
         return found
 
-    async def _take(self, ended: Sequence[EndedWork]) -> Catalogued:
+    async def _take(self, ended: Sequence[EndedWork]) -> Cataloged:
         made = [
             (artifact, str(end.item.payload.get("config", "")), report, end.item.changed_s)
             for end in ended
@@ -123,7 +123,7 @@ class Cataloguer:
         ]
         return await self._register(made)
 
-    async def _register(self, made: Iterable[tuple[JobArtifact, str, JobReport, float]]) -> Catalogued:
+    async def _register(self, made: Iterable[tuple[JobArtifact, str, JobReport, float]]) -> Cataloged:
         """Note what jobs *made*, of which config, by their reports and when; all with few writes."""
         plane, cards, receipts = self._plane, dict[str, Artifact](), dict[str, Receipt]()
         here = {plane.this.name, plane.runtime.hostname}
@@ -131,7 +131,7 @@ class Cataloguer:
             maker = plane.this.name if report.node in here else report.node
             held = await plane.blobs.has(artifact.digest)
             if not held and maker == plane.this.name:
-                log.warning("cataloguer.file_missing", digest=artifact.digest, name=artifact.name)
+                log.warning("cataloger.file_missing", digest=artifact.digest, name=artifact.name)
                 continue
             digest = artifact.digest
             cards.setdefault(digest, card_of(artifact, config=config, node=maker, created_s=ended_s))
@@ -155,7 +155,7 @@ class Cataloguer:
         ]
         await plane.manifest.add_receipts(missing)
         games = games_in(cards[digest] for digest in new)
-        return Catalogued(registered=len(new), copies=len(missing), games=games)
+        return Cataloged(registered=len(new), copies=len(missing), games=games)
 
 
 def _report_of(end: EndedWork) -> JobReport | None:
@@ -168,8 +168,8 @@ def _report_of(end: EndedWork) -> JobReport | None:
         return None  # work of another sort than jobs leaves no files
 
 
-def _sum(first: Catalogued, second: Catalogued) -> Catalogued:
-    return Catalogued(
+def _sum(first: Cataloged, second: Cataloged) -> Cataloged:
+    return Cataloged(
         registered=first.registered + second.registered,
         copies=first.copies + second.copies,
         games=first.games + second.games,

@@ -175,13 +175,13 @@ def read_facts(path: Path) -> FileFacts:
 def _games(path: Path) -> FileFacts:
     try:
         with open_foreign_database(path, TABLE_RULES, advice=COPY_ADVICE, every_value=False) as db:
-            told = dict(db.execute("SELECT key, value FROM schema_metadata").fetchmany(_FACTS_MAX))
+            facts = dict(db.execute("SELECT key, value FROM schema_metadata").fetchmany(_FACTS_MAX))
             (games,) = db.execute("SELECT count(*) FROM games").fetchone()
     except Corrupt as error:
         return FileFacts(kind=ArtifactKind.GAMES, problem=error.found)
-    config, rows = str(told.get("config_key", "")), str(told.get("rows", "0"))
+    config, rows = str(facts.get("config_key", "")), str(facts.get("rows", "0"))
     problem = (
-        "" if told.get("games") == str(games) else f"{games} of {told.get('games')!s:.20} games are there"
+        "" if facts.get("games") == str(games) else f"{games} of {facts.get('games')!s:.20} games are there"
     )
     if not rows.isdecimal() or len(rows) > _DIGITS_MAX or (config and name_problem(config)):
         return FileFacts(kind=ArtifactKind.GAMES, problem="its facts are none that a shard states")

@@ -114,8 +114,8 @@ def plan(
         games = sum(shard.games for shard in taken)
         if config in resting or len(taken) < rules.shards_min or games < rules.games_min:
             continue
-        told = f"{len(taken)} shards of {games} games, each below {rules.small_games}"
-        batches.append(ShardBatch(config=config, shards=tuple(taken), reason=told))
+        reason = f"{len(taken)} shards of {games} games, each below {rules.small_games}"
+        batches.append(ShardBatch(config=config, shards=tuple(taken), reason=reason))
     return batches
 
 
@@ -223,8 +223,8 @@ class ConsolidationDaemon(WakingDaemon):
             log.error("consolidation.nothing_merged", item=end.item.id)
             return
         transactions = TransactionLog(kv=plane.kv, runtime=plane.runtime)
-        told = {"work": end.item.id, "merged": made.digest}
-        async with transactions.transaction(report.node, plane.this.name, PART, told) as name:
+        metadata = {"work": end.item.id, "merged": made.digest}
+        async with transactions.transaction(report.node, plane.this.name, PART, metadata) as name:
             for digest in (*sources, made.digest):
                 await transactions.add_operation_async(name, OperationType.KEEP, f"blob:{digest}")
             await self._register(plane, order.config, made, made_s=end.item.changed_s)
@@ -271,12 +271,12 @@ class ConsolidationDaemon(WakingDaemon):
                 self.sources_deleted += done.verdict.allowed
 
     def get_status(self) -> dict[str, Any]:
-        told = {
+        counts = {
             "shards_merged": self.merged_shards,
             "games_merged": self.merged_games,
             "sources_deleted": self.sources_deleted,
         }
-        return {**super().get_status(), **told}
+        return {**super().get_status(), **counts}
 
 
 DataConsolidationDaemon = ConsolidationDaemon
@@ -286,10 +286,10 @@ def _sources(order: JobOrder, fields: Mapping[str, Any]) -> list[str]:
     """What the job says it merged, as far as it was asked to; a foreign program may say anything."""
     given = set(order.inputs.values())
     try:
-        told = convert_to(fields.get("sources", ()), tuple[str, ...])
+        claimed = convert_to(fields.get("sources", ()), tuple[str, ...])
     except msgspec.ValidationError:
         return []
-    return [digest for digest in told if digest in given]
+    return [digest for digest in claimed if digest in given]
 
 
 create_consolidation_daemon = daemon_factory(lambda _: ConsolidationDaemon)

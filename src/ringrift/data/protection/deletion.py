@@ -107,15 +107,15 @@ def may_delete(
         return DeletionVerdict(allowed=False, reason=f"it is needed: {held_for}", copies_left=left)
     age_s = now_s - artifact.created_s
     if artifact.created_s > 0 and age_s < rules.age_s_min:
-        told = f"it is younger than {_span(rules.age_s_min)}"
-        return DeletionVerdict(allowed=False, reason=told, copies_left=left)
+        reason = f"it is younger than {_span(rules.age_s_min)}"
+        return DeletionVerdict(allowed=False, reason=reason, copies_left=left)
     if left >= copies_needed(artifact, rules.copies_min):
-        told = f"{left} verified copies stay: {', '.join(others) or 'more are not needed'}"
-        return DeletionVerdict(allowed=True, reason=told, copies_left=left)
+        reason = f"{left} verified copies stay: {', '.join(others) or 'more are not needed'}"
+        return DeletionVerdict(allowed=True, reason=reason, copies_left=left)
     if inheritance is not None and len(inheritance.copies.counted) >= rules.copies_min:
         count = len(inheritance.copies.counted)
-        told = f"all of it is in {inheritance.successor[:12]}, which has {count} verified copies"
-        return DeletionVerdict(allowed=True, reason=told, copies_left=left)
+        reason = f"all of it is in {inheritance.successor[:12]}, which has {count} verified copies"
+        return DeletionVerdict(allowed=True, reason=reason, copies_left=left)
     missing = f"{left} verified copies would stay, {rules.copies_min} must"
     doubts = "; ".join(f"{receipt.node}: {why}" for receipt, why in copies.discounted if receipt.node != node)
     return DeletionVerdict(
@@ -167,11 +167,11 @@ def judge_promises(
     keeping = sorted(stores.values())
     if len(keeping) >= copies_min:
         what = f"{successor[:12]}, which has all of it" if successor else "it"
-        told = f"{len(keeping)} nodes looked now and keep {what}: {', '.join(keeping)}"
-        return DeletionVerdict(allowed=True, reason=told, copies_left=0 if successor else len(keeping))
-    told = f"{len(keeping)} nodes keep {'its successor' if successor else 'it'}, {copies_min} must"
-    told = f"{told} ({'; '.join(doubts)})" if doubts else told
-    return DeletionVerdict(allowed=False, reason=told, copies_left=len(keeping))
+        reason = f"{len(keeping)} nodes looked now and keep {what}: {', '.join(keeping)}"
+        return DeletionVerdict(allowed=True, reason=reason, copies_left=0 if successor else len(keeping))
+    reason = f"{len(keeping)} nodes keep {'its successor' if successor else 'it'}, {copies_min} must"
+    reason = f"{reason} ({'; '.join(doubts)})" if doubts else reason
+    return DeletionVerdict(allowed=False, reason=reason, copies_left=len(keeping))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -408,9 +408,11 @@ class Deleter:
         verdict = judge_promises(replies, copies_min, own_store=own_store, successor=successor)
         promised: list[DataNode] = []
         for group in await self._groups(artifact.digest, with_self=is_successor):
-            told = await for_each(group, lambda node: self._ask_one(node, request))
-            promised += [node for node, reply in zip(group, told, strict=True) if reply.promises]
-            replies += told if is_successor else [self._of_another_folder(reply, own_store) for reply in told]
+            heard = await for_each(group, lambda node: self._ask_one(node, request))
+            promised += [node for node, reply in zip(group, heard, strict=True) if reply.promises]
+            replies += (
+                heard if is_successor else [self._of_another_folder(reply, own_store) for reply in heard]
+            )
             verdict = judge_promises(replies, copies_min, own_store=own_store, successor=successor)
             if verdict.allowed or _pinned(replies):
                 break

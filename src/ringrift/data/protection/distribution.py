@@ -382,7 +382,7 @@ class DistributionDaemon(WakingDaemon):
         self.standings: dict[str, Standing] = {}
         self._failures: Failures[tuple[str, str]] = Failures(self.rules)  # (want, node)
         self._prefetched = ""  # the training that this was last done for
-        self._told: dict[tuple[str, str], float] = {}  # (want, what): when; also when a want began
+        self._reported: dict[tuple[str, str], float] = {}  # (want, what): when; also when a want began
 
     # --- what it hears --------------------------------------------------------------------------------
 
@@ -536,7 +536,7 @@ class DistributionDaemon(WakingDaemon):
 
     async def _tell(self, plane: DataPlane, standing: Standing) -> None:
         want = standing.want
-        begun_s = self._told.get((want.name, "started"))
+        begun_s = self._reported.get((want.name, "started"))
         waited_s = self._runtime.monotonic_s() - begun_s if begun_s is not None else 0.0
         if not standing.missing or standing.done:
             await self._requests(plane).delete(f"{want.name}/{want.target}")
@@ -568,9 +568,9 @@ class DistributionDaemon(WakingDaemon):
 
     def _is_first(self, standing: Standing, what: str) -> bool:
         key = (standing.want.name, what)
-        if key in self._told:
+        if key in self._reported:
             return False
-        self._told[key] = self._runtime.monotonic_s()
+        self._reported[key] = self._runtime.monotonic_s()
         return True
 
     async def _publish(self, event: str, standing: Standing, payload: Mapping[str, Any]) -> None:
@@ -581,8 +581,8 @@ class DistributionDaemon(WakingDaemon):
         """Keep notes of present wants only, and of not too many."""
         present = {each.want.name for each in standings}
         self._failures.keep_only({(each.want.name, node) for each in standings for node in each.missing})
-        for key in [key for key in self._told if key[0] not in present][:_REMEMBERED_MAX]:
-            del self._told[key]
+        for key in [key for key in self._reported if key[0] not in present][:_REMEMBERED_MAX]:
+            del self._reported[key]
 
     def get_status(self) -> dict[str, Any]:
         wants = {

@@ -168,7 +168,7 @@ log = structlog.get_logger()
 
 ORPHANS_S, SCRUB_S, CLEANUP_S = 300.0, 300.0, 3_600.0
 STRAYS = "import"  # folder of the data folder whose sealed files are taken in
-PATHS_TOLD_MAX = 20
+PATHS_REPORTED_MAX = 20
 
 
 class OrphanDetectionDaemon(WakingDaemon):
@@ -193,7 +193,7 @@ class OrphanDetectionDaemon(WakingDaemon):
 
     async def _tell(self, plane: DataPlane, found: Orphans) -> None:
         node = {"node_id": plane.this.name}
-        paths = [f"blob:{digest}" for digest in found.found[:PATHS_TOLD_MAX]]
+        paths = [f"blob:{digest}" for digest in found.found[:PATHS_REPORTED_MAX]]
         detected = {
             **node,
             "orphan_count": len(found.found),
@@ -206,10 +206,10 @@ class OrphanDetectionDaemon(WakingDaemon):
         if not found.registered:
             return
         self.registered += len(found.registered)
-        paths = [f"blob:{each.digest}" for each in found.registered[:PATHS_TOLD_MAX]]
+        paths = [f"blob:{each.digest}" for each in found.registered[:PATHS_REPORTED_MAX]]
         registered = {"registered_count": len(found.registered), "registered_paths": paths}
-        told = {**node, **registered, "games_recovered": found.games}
-        await self.router.publish("ORPHAN_GAMES_REGISTERED", told, self.name)
+        payload = {**node, **registered, "games_recovered": found.games}
+        await self.router.publish("ORPHAN_GAMES_REGISTERED", payload, self.name)
 
     def get_status(self) -> dict[str, Any]:
         return {**super().get_status(), "registered": self.registered}
@@ -230,16 +230,16 @@ class IntegrityCheckDaemon(WakingDaemon):
 
     async def _run_cycle(self) -> None:
         plane = await self._opened()
-        self.damaged = [*self.damaged, *await examine_damaged_inputs(plane)][-PATHS_TOLD_MAX:]
+        self.damaged = [*self.damaged, *await examine_damaged_inputs(plane)][-PATHS_REPORTED_MAX:]
         here = await look_here(plane)  # every cycle: what is gone must not count for a week
-        self.missing = [*self.missing, *here.missing][-PATHS_TOLD_MAX:]
-        self.damaged = [*self.damaged, *here.damaged][-PATHS_TOLD_MAX:]
-        self.disk_lost = here.told if here.disk_lost else ""
+        self.missing = [*self.missing, *here.missing][-PATHS_REPORTED_MAX:]
+        self.damaged = [*self.damaged, *here.damaged][-PATHS_REPORTED_MAX:]
+        self.disk_lost = here.message if here.disk_lost else ""
         found = await scrub(plane)
         self.verified += found.verified
         self.bytes_read += found.bytes
-        self.damaged = [*self.damaged, *found.damaged][-PATHS_TOLD_MAX:]
-        self.missing = [*self.missing, *found.missing][-PATHS_TOLD_MAX:]
+        self.damaged = [*self.damaged, *found.damaged][-PATHS_REPORTED_MAX:]
+        self.missing = [*self.missing, *found.missing][-PATHS_REPORTED_MAX:]
         await bring_back_champions(plane)
 
     def health_check(self) -> HealthCheckResult:
@@ -248,8 +248,8 @@ class IntegrityCheckDaemon(WakingDaemon):
             return HealthCheckResult.unhealthy(self.disk_lost, **health.details)
         if not health.healthy or not (self.damaged or self.missing):
             return health
-        told = f"{len(self.damaged)} files were damaged and {len(self.missing)} missing"
-        return HealthCheckResult.degraded(told, **health.details)
+        message = f"{len(self.damaged)} files were damaged and {len(self.missing)} missing"
+        return HealthCheckResult.degraded(message, **health.details)
 
     def get_status(self) -> dict[str, Any]:
         read = {"verified": self.verified, "bytes_read": self.bytes_read}

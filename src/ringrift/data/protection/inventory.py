@@ -63,7 +63,7 @@ async def scrub(
     """
     verified = read = 0
     damaged, missing = [], []
-    for receipt in await _due(plane, older_than_s, digests):
+    for receipt in await _select_due(plane, older_than_s, digests):
         if read and read + receipt.size > bytes_max:
             break
         read += receipt.size
@@ -149,7 +149,7 @@ def _has_content(path: Path, digest: str) -> bool:
     return path.is_file() and file_sha256(path) == digest
 
 
-async def _due(plane: DataPlane, older_than_s: float, digests: frozenset[str] | None) -> list[Receipt]:
+async def _select_due(plane: DataPlane, older_than_s: float, digests: frozenset[str] | None) -> list[Receipt]:
     own = (await plane.view()).receipts_at(plane.this.name).values()
     now_s = plane.runtime.now_s()
     if digests is not None:
@@ -198,7 +198,7 @@ class LocalLook:
     disk_lost: bool = False  # all of them are gone at once
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         if self.disk_lost:
             return f"all {len(self.missing)} files of this node are gone: is its disk lost, or not mounted?"
         return f"{len(self.missing)} files are gone from this node's disk" if self.missing else ""
@@ -257,7 +257,7 @@ async def look_here(plane: DataPlane) -> LocalLook:
     ]
     if found.disk_lost:
         log.error("inventory.disk_lost", files=len(missing), folder=str(plane.settings.blob_dir))
-        await plane.decisions.record(INVENTORY, "disk_lost", found.told)
+        await plane.decisions.record(INVENTORY, "disk_lost", found.message)
     else:
         for digest in struck[:DECISIONS_MAX]:
             log.error("inventory.file_gone", digest=digest)
@@ -304,7 +304,7 @@ async def _ask(plane: DataPlane, node: DataNode, artifacts: Sequence[Artifact]) 
 async def learn_from_answer(plane: DataPlane, answer: KeepAnswer, *, began_s: float) -> None:
     """Bring the manifest up to what *answer*, asked for at *began_s*, says of that node's files."""
     known = (await plane.view()).receipts_at(answer.node)
-    told = 0
+    recorded = 0
     for file in answer.files:
         receipt = known.get(file.digest)
         if file.missing or file.damaged:
@@ -314,8 +314,8 @@ async def learn_from_answer(plane: DataPlane, answer: KeepAnswer, *, began_s: fl
             )
             if struck:
                 log.warning("inventory.copy_gone", node=answer.node, digest=file.digest, why=file.refusal)
-                told += 1
-            if struck and told <= DECISIONS_MAX:
+                recorded += 1
+            if struck and recorded <= DECISIONS_MAX:
                 await plane.decisions.record(
                     INVENTORY, "struck", f"{answer.node}: {file.refusal}", digest=file.digest
                 )

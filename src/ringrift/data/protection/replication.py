@@ -316,25 +316,25 @@ def _alerts(
     if none:
         lost = [each for each in under if not each.count]
         last = sorted({name for each in lost for name in each.copies.sources})
-        told = f"{none} artifacts have no verified copy that counts"
+        message = f"{none} artifacts have no verified copy that counts"
         yield ReplicationAlert(
-            level=LEVEL_CRITICAL, kind="zero_copy", message=told, artifacts=none, nodes=tuple(last)
+            level=LEVEL_CRITICAL, kind="zero_copy", message=message, artifacts=none, nodes=tuple(last)
         )
     if single >= rules.single_alert:
         where = Counter(name for each in under if each.count == 1 for name in each.copies.nodes)
-        told = f"{single} artifacts have a single verified copy"
+        message = f"{single} artifacts have a single verified copy"
         nodes = tuple(name for name, _ in where.most_common(10))
         yield ReplicationAlert(
-            level=LEVEL_WARNING, kind="single_copy", message=told, artifacts=single, nodes=nodes
+            level=LEVEL_WARNING, kind="single_copy", message=message, artifacts=single, nodes=nodes
         )
     oldest_s = snapshot.view.now_s - rules.under_alert_s
     late = [
         each for each in under if snapshot.under_since_s.get(each.artifact.digest, oldest_s + 1) <= oldest_s
     ]
     if late:
-        told = f"{len(late)} artifacts have had too few copies for {rules.under_alert_s / 60:.0f} minutes"
+        message = f"{len(late)} artifacts have had too few copies for {rules.under_alert_s / 60:.0f} minutes"
         yield ReplicationAlert(
-            level=LEVEL_WARNING, kind="under_replicated", message=told, artifacts=len(late)
+            level=LEVEL_WARNING, kind="under_replicated", message=message, artifacts=len(late)
         )
 
 
@@ -347,7 +347,7 @@ PART = "replication"
 CLAIMS = "data/repairs/"
 MONITOR_S, REPAIR_S = 300.0, 60.0
 ALERT_AGAIN_S = 3_600.0
-TRIP_FILES, TRIP_BYTES = 100, 64 << 20
+BATCH_FILES, BATCH_BYTES = 100, 64 << 20
 _OUTCOMES_MAX = 200
 SILENT_S_MAX = 300.0
 
@@ -431,8 +431,8 @@ class _ReplicationDaemon(WakingDaemon):
         }
         details["unknown"] = dict(self.seen.silent)
         if self.seen.silent and found.verdict == "healthy":
-            told = f"the copies of {', '.join(self.seen.silent)} are not known: no answer"
-            return HealthCheckResult.degraded(told, **health.details, **details)
+            message = f"the copies of {', '.join(self.seen.silent)} are not known: no answer"
+            return HealthCheckResult.degraded(message, **health.details, **details)
         if found.verdict == "healthy":
             return health.with_details(**details)
         return HealthCheckResult.degraded(f"copies are {found.verdict}", **health.details, **details)
@@ -446,7 +446,7 @@ class ReplicationMonitorDaemon(_ReplicationDaemon):
     def __init__(self, *, interval_s: float = MONITOR_S, **given: Any) -> None:
         super().__init__("replication_monitor", interval_s=interval_s, **given)
         self._under_since: dict[str, float] = {}
-        self._told: dict[str, tuple[int, float]] = {}
+        self._alerted: dict[str, tuple[int, float]] = {}
 
     def _complete(self, snapshot: CopiesSnapshot) -> CopiesSnapshot:
         return replace(snapshot, under_since_s=dict(self._under_since))
@@ -456,25 +456,25 @@ class ReplicationMonitorDaemon(_ReplicationDaemon):
         self._under_since = {digest: self._under_since.get(digest, now_s) for digest in found.under_now}
         alerts = [*found.alerts, *self._disk_alerts(plane)]
         for alert in alerts:
-            if self._is_news(alert, now_s):
+            if self._should_alert(alert, now_s):
                 await self._tell(plane, alert)
         current = {alert.kind for alert in alerts}
-        self._told = {kind: told for kind, told in self._told.items() if kind in current}
+        self._alerted = {kind: last for kind, last in self._alerted.items() if kind in current}
 
     def _disk_alerts(self, plane: DataPlane) -> list[ReplicationAlert]:
         here = self.seen.here
-        if not here.told:
+        if not here.message:
             return []
         level, kind = ("critical", "disk_lost") if here.disk_lost else ("warning", "files_gone")
         number, nodes = len(here.missing), (plane.this.name,)
-        return [ReplicationAlert(level=level, kind=kind, message=here.told, artifacts=number, nodes=nodes)]
+        return [ReplicationAlert(level=level, kind=kind, message=here.message, artifacts=number, nodes=nodes)]
 
-    def _is_news(self, alert: ReplicationAlert, now_s: float) -> bool:
+    def _should_alert(self, alert: ReplicationAlert, now_s: float) -> bool:
         """Said again when it got worse, or an hour later."""
-        count, said_s = self._told.get(alert.kind, (-1, float("-inf")))
+        count, said_s = self._alerted.get(alert.kind, (-1, float("-inf")))
         if alert.artifacts <= count and now_s - said_s < ALERT_AGAIN_S:
             return False
-        self._told[alert.kind] = (alert.artifacts, now_s)
+        self._alerted[alert.kind] = (alert.artifacts, now_s)
         return True
 
     async def _tell(self, plane: DataPlane, alert: ReplicationAlert) -> None:
@@ -570,14 +570,14 @@ class ReplicationRepairDaemon(_ReplicationDaemon):
         way = {"source": repair.source, "target": repair.target}
         if error:
             log.warning("replication.repair_failed", digest=digest[:12], error=error, **way)
-            told = {**payload, "error": error, "current_replica_count": repair.copies}
-            await self.router.publish("REPAIR_FAILED", told, self.name)
+            report = {**payload, "error": error, "current_replica_count": repair.copies}
+            await self.router.publish("REPAIR_FAILED", report, self.name)
             await plane.decisions.record(
                 PART, "repair_failed", error, digest=digest, wanted=repair.reason, **way
             )
             return
-        told = {**payload, "new_replica_count": repair.copies + 1}
-        await self.router.publish("REPAIR_COMPLETED", told, self.name)
+        report = {**payload, "new_replica_count": repair.copies + 1}
+        await self.router.publish("REPAIR_COMPLETED", report, self.name)
         await plane.decisions.record(PART, "repaired", repair.reason, digest=digest, **way)
 
     def get_status(self) -> dict[str, Any]:
@@ -595,7 +595,7 @@ def _grouped(repairs: Iterable[Repair]) -> list[list[Repair]]:
     by_way: dict[tuple[str, str, str], list[Repair]] = {}
     for repair in repairs:
         by_way.setdefault((repair.source, repair.target, repair.priority), []).append(repair)
-    portions = (in_batches(way, files_max=TRIP_FILES, bytes_max=TRIP_BYTES) for way in by_way.values())
+    portions = (in_batches(way, files_max=BATCH_FILES, bytes_max=BATCH_BYTES) for way in by_way.values())
     return [portion for way in portions for portion in way]
 
 

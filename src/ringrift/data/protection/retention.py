@@ -178,8 +178,8 @@ def _newest(artifacts: Iterable[Artifact], rules: RetentionRules) -> dict[str, s
     reasons: dict[str, str] = {}
     for (kind, config), members in groups.items():
         newest = sorted(members, key=lambda each: -each.created_s)[: kept[kind]]
-        told = f"one of the newest {kind} files of {config or 'no config'}"
-        reasons |= {artifact.digest: told for artifact in newest}
+        reason = f"one of the newest {kind} files of {config or 'no config'}"
+        reasons |= {artifact.digest: reason for artifact in newest}
     return reasons
 
 

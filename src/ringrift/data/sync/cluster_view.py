@@ -202,7 +202,7 @@ async def read_cluster_view(
     reports: NodeReports | None = None,
 ) -> ClusterView:
     """Read everything as it is now."""
-    tombstones, told = await plane.tombstones(), reports or NodeReports()
+    tombstones, heard = await plane.tombstones(), reports or NodeReports()
     return ClusterView(
         view=(await plane.view()).without(tombstones, plane.nodes),
         nodes=plane.nodes,
@@ -210,10 +210,10 @@ async def read_cluster_view(
         config=config,
         disks=await DiskStates(plane.kv).all(),
         history=await SyncHistory(plane.kv, plane.runtime).hosts(),
-        reports=replace(told, away=told.away - {plane.this.name}),
+        reports=replace(heard, away=heard.away - {plane.this.name}),
         given_up={digest: frozenset(each.nodes) for digest, each in tombstones.items()},
         superseded=frozenset(await plane.successors()),
-        aside=await plane.stalls.told_async(),
+        aside=await plane.stalls.reasons_async(),
     )
 
 
@@ -263,7 +263,7 @@ class NodeReportCollector:
         self.leader = ""
 
     @property
-    def was_told(self) -> bool:
+    def has_reports(self) -> bool:
         """Whether any event of this process told it something."""
         return bool(self.leader or self._failed or self._training or self._away or self._closed)
 
@@ -323,14 +323,14 @@ class NodeReportCollector:
 # Telling how full this node's disk is where nobody else does, so that others know what it can take.
 
 
-TOLD_AGE_S_MAX = 300.0
+REPORT_AGE_S_MAX = 300.0
 
 
 async def tell_disk(plane: DataPlane, *, anew: bool = False) -> DiskState:
     """Return what is known of this node's disk; measure and tell it if that is old, or *anew*."""
     states, now_s = DiskStates(plane.kv), plane.runtime.now_s()
     known = await states.of(plane.this.name)
-    if known is not None and not anew and 0 <= now_s - known.at_s < TOLD_AGE_S_MAX:
+    if known is not None and not anew and 0 <= now_s - known.at_s < REPORT_AGE_S_MAX:
         return known
     usage = await asyncio.to_thread(disk_usage, plane.settings.data_dir)
     found = DiskState(

@@ -1,6 +1,6 @@
 """The daemon that keeps data moving by itself; every sync daemon type is a setting of it.
 
-A cycle looks, plans and acts: it catalogues what jobs sealed, takes a view, asks the strategy, carries the
+A cycle looks, plans and acts: it catalogs what jobs sealed, takes a view, asks the strategy, carries the
 plan out and tells what receivers confirmed. Events only make it look sooner. One process of a node syncs at
 a time. What cannot go is named with its reason, and told to people when it lasts.
 """
@@ -23,7 +23,7 @@ from ringrift.data.config import (
     SyncStrategy,
     read_sync_config,
 )
-from ringrift.data.manifest.catalog import Cataloguer, take_over_arrivals
+from ringrift.data.manifest.catalog import Cataloger, take_over_arrivals
 from ringrift.data.plane import DaemonParts, DataPlane, WakingDaemon
 from ringrift.data.sync.cluster_view import (
     ClusterView,
@@ -245,7 +245,7 @@ class DataSyncDaemon(WakingDaemon):
         counts.cycles += 1
         counts.phase = "catalogue"
         await tell_disk(plane)
-        await Cataloguer(plane).catalogue()
+        await Cataloger(plane).catalog()
         await take_over_arrivals(plane)
         # What was measured, not what was said of it: anybody may say it, and its end may be lost.
         self._paused = (await read_announced(plane.kv)).why_held(self._runtime.now_s())
@@ -334,8 +334,8 @@ class DataSyncDaemon(WakingDaemon):
             return
         counts.blocked_since_s = now_s if counts.blocked_since_s is None else counts.blocked_since_s
         blocked_s = now_s - counts.blocked_since_s
-        told_s = counts.alerted_s
-        if blocked_s >= BLOCKED_ALERT_S and (told_s is None or now_s - told_s >= _ALERT_EVERY_S):
+        last_alert_s = counts.alerted_s
+        if blocked_s >= BLOCKED_ALERT_S and (last_alert_s is None or now_s - last_alert_s >= _ALERT_EVERY_S):
             counts.alerted_s = now_s
             why = "; ".join(cycle.held_back[:5])
             error = f"{len(waits)} files go nowhere for {blocked_s / 60:.0f} min: {why}"
@@ -374,8 +374,8 @@ class DataSyncDaemon(WakingDaemon):
             why = "; ".join(counts.held_back[:3])
             return HealthCheckResult.degraded(f"data waits: {why}", **found.details)
         if counts.failures > 0.5 * max(1, counts.syncs) and counts.failures_in_a_row:
-            told = f"the last {counts.failures_in_a_row} syncs failed: {'; '.join(counts.last_errors[:1])}"
-            return HealthCheckResult.degraded(told, **found.details)
+            message = f"the last {counts.failures_in_a_row} syncs failed: {'; '.join(counts.last_errors[:1])}"
+            return HealthCheckResult.degraded(message, **found.details)
         return found
 
 
@@ -390,8 +390,8 @@ def _without(cycle: CyclePlan, why: Mapping[str, str]) -> CyclePlan:
         fetches=tuple(each for each in plan.fetches if each.node not in concerned),
         sends=tuple(each for each in plan.sends if each.node not in concerned),
     )
-    told = tuple(f"{node}: {why[node]}" for node in sorted(concerned))
-    return replace(cycle, plan=left, held_back=(*cycle.held_back, *told))
+    reasons = tuple(f"{node}: {why[node]}" for node in sorted(concerned))
+    return replace(cycle, plan=left, held_back=(*cycle.held_back, *reasons))
 
 
 def _strategy_of(strategy: str | SyncStrategy) -> SyncStrategy:

@@ -105,7 +105,7 @@ class FreshnessCheck:
         result = await self._look(plane, config_key)
         payload = {
             "config_key": config_key,
-            "data_age_hours": _told_age(result),
+            "data_age_hours": _reported_age(result),
             "threshold_hours": self.config.max_age_hours,
         }
         await self._publish("DATA_FRESH" if result.is_fresh else "DATA_STALE", payload)
@@ -121,7 +121,7 @@ class FreshnessCheck:
             "config_key": config_key,
             "reason": first.error or "stale data",
             "targets": [plane.this.name],
-            "data_age_hours": _told_age(first),
+            "data_age_hours": _reported_age(first),
             "priority": "high",
         }
         failure = _SyncFailure(plane.this.name, config_key)
@@ -143,7 +143,7 @@ class FreshnessCheck:
                 payload = {
                     "config_key": config_key,
                     "reason": result.error,
-                    "data_age_hours": _told_age(result),
+                    "data_age_hours": _reported_age(result),
                 }
                 await self._publish("SYNC_TRIGGERED", payload)
         return found
@@ -192,11 +192,11 @@ class _SyncFailure:
         self.error = ""
 
     def hear(self, event: RouterEvent) -> None:
-        told = event.payload
-        if told.get("node_id") in (None, self._node) and told.get("config_key") in (None, self._config_key):
-            self.error = str(told["error"]) or "nobody said why"
+        found = event.payload
+        if found.get("node_id") in (None, self._node) and found.get("config_key") in (None, self._config_key):
+            self.error = str(found["error"]) or "nobody said why"
             self.heard.set()
 
 
-def _told_age(result: FreshnessResult) -> float:
+def _reported_age(result: FreshnessResult) -> float:
     return NEVER_HOURS if result.data_age_hours is None else result.data_age_hours

@@ -308,7 +308,7 @@ class SyncLock:
         check_wait("wait_timeout", wait_s)
         self._mutex, self._host, self._operation = mutex, host, operation
         self._timeout, self._wait_s, self._takes_slot = timeout, wait_s, takes_slot
-        self._keepers: TaskOwner | None = None  # for as long as it is had
+        self._renewals: TaskOwner | None = None  # for as long as it is had
 
     @property
     def token(self) -> int:
@@ -326,8 +326,8 @@ class SyncLock:
         )
         if had:
             # No task group: a blocking caller enters and leaves in two tasks.
-            self._keepers = TaskOwner(f"the sync lock of {self._host}")
-            self._keepers.create_task(self._kept())
+            self._renewals = TaskOwner(f"the sync lock of {self._host}")
+            self._renewals.create_task(self._kept())
         return had
 
     async def _kept(self) -> None:
@@ -337,10 +337,10 @@ class SyncLock:
             log.warning("sync_lock.lost", host=self._host)  # whoever ends the block is refused
 
     async def __aexit__(self, *error: object) -> None:
-        keepers, self._keepers = self._keepers, None
-        if keepers is None:
+        renewals, self._renewals = self._renewals, None
+        if renewals is None:
             return
-        await keepers.stop(ANSWER_S)
+        await renewals.stop(ANSWER_S)
         if not await self._mutex.release_async(self._host) and error[0] is None:
             raise LeaseLost(lock_name(self._host), token=0, reason="another may have it by now")
 

@@ -82,7 +82,7 @@ def optimal_source_score(cluster: ClusterView, source: DataNode, target: DataNod
     return score.of(source)
 
 
-def neighbour_score(cluster: ClusterView, node: DataNode) -> ScoredNode:
+def neighbor_score(cluster: ClusterView, node: DataNode) -> ScoredNode:
     """How safe a place a node is for what was just made."""
     score, used = _Score(0), cluster.disk_percent(node.name)
     score.add(10, "is storage", when=node.role in ("storage", "backbone", "coordinator"))
@@ -223,7 +223,7 @@ def plan_copies(
 # What one cycle does, by its strategy.
 
 
-_KEEPERS = ("coordinator", "storage", "backbone")
+_COLLECTING_ROLES = ("coordinator", "storage", "backbone")
 _BROADCAST_WIDTH = 8
 _PLANNED_FILES_MAX = 500
 
@@ -335,37 +335,37 @@ def _fetches(cluster: ClusterView, sources: Iterable[DataNode], reason: str) -> 
     return fetches_of(cluster, wanted, reason, among=names)
 
 
-def _neighbours(cluster: ClusterView) -> list[DataNode]:
-    return best(cluster, _open_nodes(cluster), neighbour_score, cluster.config.neighbours)
+def _neighbors(cluster: ClusterView) -> list[DataNode]:
+    return best(cluster, _open_nodes(cluster), neighbor_score, cluster.config.neighbours)
 
 
 # --- strategies ---------------------------------------------------------------------------------------
 
 
 def _hybrid(cycle: _Cycle) -> CyclePlan:
-    """Push what was made here to a few good neighbours; nodes that train or keep data also gather it."""
+    """Push what was made here to a few good neighbors; nodes that train or keep data also gather it."""
     cluster = cycle.cluster
     files, low = _held(cluster, made_here=True)
-    neighbours = _neighbours(cluster)
-    unsent = [each for each in files if any(not cluster.view.is_at(each.digest, n.name) for n in neighbours)]
+    neighbors = _neighbors(cluster)
+    unsent = [each for each in files if any(not cluster.view.is_at(each.digest, n.name) for n in neighbors)]
     ripe, waiting = _ripe(cycle, unsent)
-    gathers = cluster.is_training(cluster.this) or cluster.this.role in _KEEPERS
+    gathers = cluster.is_training(cluster.this) or cluster.this.role in _COLLECTING_ROLES
     plan = SyncPlan(
         fetches=_fetches(cluster, _open_nodes(cluster), "gathered here") if gathers else (),
-        sends=_sends(cluster, neighbours, ripe, "made here"),
+        sends=_sends(cluster, neighbors, ripe, "made here"),
         width=cluster.config.concurrent_nodes,
     )
-    return CyclePlan(plan=plan, held_back=(*low, *(waiting if neighbours else ())))
+    return CyclePlan(plan=plan, held_back=(*low, *(waiting if neighbors else ())))
 
 
 def _ephemeral(cycle: _Cycle) -> CyclePlan:
     """Write through: what no node that stays has goes to the best of them, the newest first, at once."""
     cluster = cycle.cluster
     staying = [node for node in _open_nodes(cluster) if not node.ephemeral]
-    targets = best(cluster, staying or _open_nodes(cluster), neighbour_score, cluster.config.neighbours)
-    keepers = {node.name for node in cluster.nodes.others() if not node.ephemeral}
+    targets = best(cluster, staying or _open_nodes(cluster), neighbor_score, cluster.config.neighbours)
+    lasting = {node.name for node in cluster.nodes.others() if not node.ephemeral}
     files, low = _held(cluster)
-    at_risk = [each for each in files if keepers.isdisjoint(cluster.view.holders(each.digest))]
+    at_risk = [each for each in files if lasting.isdisjoint(cluster.view.holders(each.digest))]
     at_risk.sort(key=lambda each: (-each.created_s, each.digest))
     plan = SyncPlan(
         sends=_first_takers(cluster, targets, at_risk)
@@ -421,7 +421,7 @@ def _pull(cycle: _Cycle) -> CyclePlan:
 def _gossip(cycle: _Cycle) -> CyclePlan:
     cluster = cycle.cluster
     plan = SyncPlan(
-        fetches=_fetches(cluster, _neighbours(cluster), "a neighbour has it"),
+        fetches=_fetches(cluster, _neighbors(cluster), "a neighbor has it"),
         width=cluster.config.concurrent_nodes,
     )
     return CyclePlan(plan=plan, priority="low")
@@ -433,14 +433,14 @@ def _push(cycle: _Cycle) -> CyclePlan:
     used = cluster.disk_percent(cluster.this.name)
     config = cluster.config
     if not cycle.at_once and (used is None or used < config.push_percent):
-        told = "unknown" if used is None else f"{used:.0f} % full"
-        return CyclePlan(plan=SyncPlan(), held_back=(f"this disk is {told}: nothing is pushed",))
-    keepers = [node for node in _open_nodes(cluster, "games") if node.role in _KEEPERS]
+        fill = "unknown" if used is None else f"{used:.0f} % full"
+        return CyclePlan(plan=SyncPlan(), held_back=(f"this disk is {fill}: nothing is pushed",))
+    receivers = [node for node in _open_nodes(cluster, "games") if node.role in _COLLECTING_ROLES]
     files, low = _held(cluster)
     games = [each for each in files if each.kind is ArtifactKind.GAMES]
     urgent = used is not None and used >= config.push_urgent_percent
-    plan = SyncPlan(sends=_sends(cluster, keepers, games, "this disk fills"), width=config.concurrent_nodes)
-    none = () if keepers else ("no coordinator or storage node can be given games",)
+    plan = SyncPlan(sends=_sends(cluster, receivers, games, "this disk fills"), width=config.concurrent_nodes)
+    none = () if receivers else ("no coordinator or storage node can be given games",)
     return CyclePlan(plan=plan, priority="critical" if urgent else "high", held_back=(*low, *none))
 
 

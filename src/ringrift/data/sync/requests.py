@@ -15,7 +15,7 @@ from ringrift.data.sync.plan import (
     SyncPlan,
     best,
     fetches_of,
-    neighbour_score,
+    neighbor_score,
     target_score,
 )
 from ringrift.errors import ConfigError
@@ -50,7 +50,7 @@ class SyncBackend(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """What to bring where. Built with a value that cannot be honoured it raises `ConfigError`."""
+    """What to bring where. Built with a value that cannot be honored it raises `ConfigError`."""
 
     data_type: str
     targets: list[str] | None = None  # None or ["all"]: every node that takes this type
@@ -261,7 +261,7 @@ def _safest(cluster: ClusterView, request: SyncRequest, targets: list[DataNode])
     """A few nodes that stay; if there are none, whichever there are."""
     staying = [node for node in targets if not node.ephemeral] or targets
     count = len(staying) if request.explicit_targets else NEIGHBOURS
-    return best(cluster, staying, neighbour_score, count)
+    return best(cluster, staying, neighbor_score, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -405,8 +405,8 @@ class Incoming:
                 self._write(position, beginning)
                 with self._changing:
                     self._begun[position] = len(beginning)
-                    told = msgspec.json.encode(self._begun)
-                write_file(self._begun_path, told)
+                    encoded = msgspec.json.encode(self._begun)
+                write_file(self._begun_path, encoded)
 
     def _forget_begun(self, position: int) -> None:
         with self._changing:

@@ -116,8 +116,8 @@ class Moved(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __add__(self, other: Moved) -> Moved:
         """Both, one after the other: what *other* says of a file replaces how far it had come before."""
-        told = other.arrived.union(digest for digest, _ in other.failed) if self.offsets else ()
-        begun = {digest: offset for digest, offset in self.offsets.items() if digest not in told}
+        ended = other.arrived.union(digest for digest, _ in other.failed) if self.offsets else ()
+        begun = {digest: offset for digest, offset in self.offsets.items() if digest not in ended}
         return Moved(
             receipts=self.receipts + other.receipts,
             already_there=self.already_there + other.already_there,
@@ -175,9 +175,9 @@ class NodeUnreachable(TransferFailed):
     """No transport reached the node."""
 
     def __init__(self, node: str, *, attempts: tuple[tuple[str, str], ...], retry_after_s: float) -> None:
-        told = "; ".join(f"{transport}: {why}" for transport, why in attempts)
-        told = told or "every way to it failed not long ago"
-        super().__init__(f"{node} cannot be reached ({told})", retry_after_s=retry_after_s)
+        reasons = "; ".join(f"{transport}: {why}" for transport, why in attempts)
+        reasons = reasons or "every way to it failed not long ago"
+        super().__init__(f"{node} cannot be reached ({reasons})", retry_after_s=retry_after_s)
         self.node, self.attempts = node, attempts
 
 
@@ -453,8 +453,8 @@ class CallCounts(TransferCall):
         """Note what a transport brought about; return how many files arrived by it, or were there."""
         self.bytes_sent += moved.bytes_sent
         self.lacks(moved.lacking)
-        came = self._fitting(moved.receipts, method)
-        came += self._fitting(moved.already_there, method, was_there=True)
+        came = self._take_in_receipts(moved.receipts, method)
+        came += self._take_in_receipts(moved.already_there, method, was_there=True)
         for digest, why in moved.failed:
             if digest in self.open:
                 self._note(digest, why=f"{method}: {why}")
@@ -462,7 +462,7 @@ class CallCounts(TransferCall):
                 self._note(digest, wrong=why)
         return came
 
-    def _fitting(self, receipts: Iterable[Receipt], method: str, *, was_there: bool = False) -> int:
+    def _take_in_receipts(self, receipts: Iterable[Receipt], method: str, *, was_there: bool = False) -> int:
         """Take in receipts of the receiver for what was asked for; return how many those were."""
         fitting: dict[str, Receipt] = {}
         for receipt in receipts:
@@ -491,7 +491,7 @@ class CallCounts(TransferCall):
         """Count those of *cards* (all, by default) that are still open as failed."""
         left = self.open if cards is None else [card.digest for card in cards]
         known = {digest: self._results.get(digest, FileResult()).why for digest in left}
-        self.fail({digest: told or why for digest, told in known.items()})
+        self.fail({digest: reason or why for digest, reason in known.items()})
 
     def not_there(self) -> list[str]:
         """What the other node said it does not have, and nothing brought there or here since."""

@@ -26,7 +26,7 @@ from ringrift.engine.blocking import blocking
 from ringrift.engine.records import KvRecords
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime, back_off_s, system_runtime
-from ringrift.status import HealthCheckResult, told_by_store
+from ringrift.status import HealthCheckResult, reported_by_store
 from ringrift.work.backpressure import DELIVERIES
 
 DAY_S = 86_400.0
@@ -312,7 +312,7 @@ class DeliveryLedger(StoreHandle):
             return HealthCheckResult.degraded(f"{stats['in_flight']} are on their way at once", **stats)
         return HealthCheckResult.ok("", **stats)
 
-    health_check = told_by_store(blocking(check))
+    health_check = reported_by_store(blocking(check))
 
     async def _change(self, name: str, step: Callable[[DeliveryRecord], DeliveryRecord]) -> DeliveryRecord:
         def checked(found: DeliveryRecord | None) -> DeliveryRecord:

@@ -28,7 +28,7 @@ from ringrift.engine.run_reports import reported
 from ringrift.engine.waiting import entry_changed
 from ringrift.errors import ConfigError
 from ringrift.runtime import Runtime
-from ringrift.status import HealthCheckResult, told_by_store
+from ringrift.status import HealthCheckResult, reported_by_store
 
 __all__ = ["BandwidthAllocation", "BandwidthLimits", "BandwidthManager"]
 
@@ -334,7 +334,7 @@ class BandwidthManager(StoreHandle):
         super().__init__(db_path, **parts)
         self._nodes, self.limits = nodes, limits or BandwidthLimits()
         self._place = "here" if nodes is None else nodes.this.name
-        self._books = KvRecords(self._kv, PREFIX, BandwidthUse)
+        self._uses = KvRecords(self._kv, PREFIX, BandwidthUse)
         self.refused_total = 0  # by this process
 
     # --- in a loop ------------------------------------------------------------------------------------
@@ -371,10 +371,10 @@ class BandwidthManager(StoreHandle):
         """Give a share back; False if it was given back before, or ran out."""
         now_s, found = self._runtime.now_s(), False
 
-        def step(book: BandwidthUse | None) -> BandwidthUse | None:
+        def step(use: BandwidthUse | None) -> BandwidthUse | None:
             nonlocal found
-            book = book or BandwidthUse()
-            mine = [item for item in book.live if item.allocation_id == allocation_id]
+            use = use or BandwidthUse()
+            mine = [item for item in use.live if item.allocation_id == allocation_id]
             found = bool(mine) and mine[0].expires_at > now_s
             if not mine:
                 return None
@@ -382,17 +382,17 @@ class BandwidthManager(StoreHandle):
                 host=mine[0].host, bytes_moved=bytes_transferred, seconds=duration_seconds, ended_at=now_s
             )
             return replace(
-                book,
-                live=tuple(item for item in book.live if item.allocation_id != allocation_id),
-                ended=(*book.ended, ended)[-ENDED_KEPT_MAX:] if bytes_transferred else book.ended,
+                use,
+                live=tuple(item for item in use.live if item.allocation_id != allocation_id),
+                ended=(*use.ended, ended)[-ENDED_KEPT_MAX:] if bytes_transferred else use.ended,
             )
 
-        await self._books.change(self._place, step)
+        await self._uses.change(self._place, step)
         return found
 
-    async def book(self) -> BandwidthUse:
+    async def use(self) -> BandwidthUse:
         """Return what is given out now and what ended lately."""
-        found = await self._books.get(self._place) or BandwidthUse()
+        found = await self._uses.get(self._place) or BandwidthUse()
         now_s = self._runtime.now_s()
         live = tuple(item for item in found.live if item.expires_at > now_s)
         return replace(found, live=live)
@@ -404,26 +404,26 @@ class BandwidthManager(StoreHandle):
     async def _ask(self, ask: Ask) -> BandwidthAllocation:
         got = BandwidthAllocation(host=ask.host, granted=False)
 
-        def step(book: BandwidthUse | None) -> BandwidthUse | None:
+        def step(use: BandwidthUse | None) -> BandwidthUse | None:
             nonlocal got
-            book, now_s = book or BandwidthUse(), self._runtime.now_s()
-            live = tuple(item for item in book.live if item.expires_at > now_s)
+            use, now_s = use or BandwidthUse(), self._runtime.now_s()
+            live = tuple(item for item in use.live if item.expires_at > now_s)
             got = answer(ask, live, self.limits, now_s)
             if not got.granted:
                 return None  # a write would wake all who wait, for nothing
-            return replace(book, live=(*live, got), granted_total=book.granted_total + 1)
+            return replace(use, live=(*live, got), granted_total=use.granted_total + 1)
 
-        await self._books.change(self._place, step)
+        await self._uses.change(self._place, step)
         self.refused_total += not got.granted
         return got
 
     async def _wait_for_change(self, ask: Ask, seconds: float) -> None:
         """Until a share comes back or runs out, or the time is over."""
-        entry = await self._kv.get(self._books.key(self._place))
+        entry = await self._kv.get(self._uses.key(self._place))
         if entry is None:  # nothing is given out, so no share can come back
             await self._runtime.sleep(seconds)
             return
-        live, now_s = self._books.read(entry).live, self._runtime.now_s()
+        live, now_s = self._uses.read(entry).live, self._runtime.now_s()
         if answer(ask, live, self.limits, now_s).granted:
             return  # one came back since the answer was no
         ends_s = [item.expires_at - now_s for item in live if item.expires_at > now_s]
@@ -437,12 +437,12 @@ class BandwidthManager(StoreHandle):
         return run_blocking(self.request_async(host, estimated_mb, priority), timeout_s=ANSWER_S)
 
     release = blocking(release_async, timeout_s=ANSWER_S)
-    _book = blocking(book, timeout_s=ANSWER_S)
+    _use = blocking(use, timeout_s=ANSWER_S)
 
     def get_host_status(self, host: str) -> dict[str, Any]:
         """Return what is used and left of one host's line."""
-        book = self._book()
-        there = [item for item in book.live if item.host == host]
+        use = self._use()
+        there = [item for item in use.live if item.host == host]
         used, limit = sum(item.allocated_kbps for item in there), self.host_limit_kbps(host)
         left = max(0, limit - used)
         return {
@@ -459,8 +459,8 @@ class BandwidthManager(StoreHandle):
 
     def get_optimal_time(self, host: str) -> float:
         """When a transfer to the host would have the line to itself, by the clock: now if it is idle."""
-        book = self._book()
-        active = sum(item.host == host for item in book.live)
+        use = self._use()
+        active = sum(item.host == host for item in use.live)
         return self._runtime.now_s() + SECONDS_PER_TRANSFER * active
 
     @property
@@ -473,20 +473,20 @@ class BandwidthManager(StoreHandle):
 
     def get_stats(self) -> dict[str, Any]:
         """Return counts and measured rates; the rates are of the last transfers that ended."""
-        book = self._book()
-        moved, seconds = sum(i.bytes_moved for i in book.ended), sum(i.seconds for i in book.ended)
+        use = self._use()
+        moved, seconds = sum(i.bytes_moved for i in use.ended), sum(i.seconds for i in use.ended)
         return {
-            "active_allocations": len(book.live),
-            "used_kbps": sum(item.allocated_kbps for item in book.live),
+            "active_allocations": len(use.live),
+            "used_kbps": sum(item.allocated_kbps for item in use.live),
             "total_kbps": self.limits.total_kbps,
-            "granted": book.granted_total,
+            "granted": use.granted_total,
             **self._refusals(),
-            "transfers_ended": len(book.ended),
+            "transfers_ended": len(use.ended),
             "bytes_transferred": moved,
             "mean_kbps": moved / seconds / 1000 if seconds else 0.0,
         }
 
-    @told_by_store
+    @reported_by_store
     def health_check(self) -> HealthCheckResult:
         stats = self.get_stats()
         if stats["used_kbps"] > stats["total_kbps"]:

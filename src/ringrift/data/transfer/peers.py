@@ -214,7 +214,7 @@ class StallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             return 0.0
         return max(0.0, self.until_s - now_s)
 
-    def told(self, now_s: float) -> str:
+    def reason_now(self, now_s: float) -> str:
         """Why it is left alone, and for how long."""
         return f"{self.reason or 'it stood still'}; it is tried again in {self.left_s(now_s):.0f} s"
 
@@ -306,10 +306,10 @@ class SyncStallHandler(StoreHandle):
         known = await self._stalls.all()
         return {each.source: each for each in known if each.left_s(now_s) > 0 and not each.is_over}
 
-    async def told_async(self) -> dict[str, str]:
+    async def reasons_async(self) -> dict[str, str]:
         """The nodes that are left alone now, each with the reason and for how long."""
         now_s = self._runtime.now_s()
-        return {name: each.told(now_s) for name, each in (await self.set_aside_async()).items()}
+        return {name: each.reason_now(now_s) for name, each in (await self.set_aside_async()).items()}
 
     async def stats_async(self) -> dict[str, Any]:
         totals = await self._totals.get(_ALL) or StallTotals()

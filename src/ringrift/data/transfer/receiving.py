@@ -151,8 +151,8 @@ class MetadataFolder:
 
 def _read_list(stored: bytes) -> list[ArrivedFile]:
     """What was kept of one request; a list without a hash was kept by an earlier version."""
-    told, _, content = stored.rpartition(b"\n")
-    if not stored.startswith(b"[") and told != record_hash(content).encode():
+    stored_hash, _, content = stored.rpartition(b"\n")
+    if not stored.startswith(b"[") and stored_hash != record_hash(content).encode():
         raise msgspec.DecodeError("it is damaged: this is not what was kept")
     return decode_as(content, list[ArrivedFile])
 

@@ -293,7 +293,7 @@ class TransferService:
         if stall is not None and not stall.is_over:
             self._stalled.add(node)
             if left_s := stall.left_s(now_s):
-                raise TransferRefused(node, reason=stall.told(now_s), retry_after_s=max(1.0, left_s))
+                raise TransferRefused(node, reason=stall.reason_now(now_s), retry_after_s=max(1.0, left_s))
         trial_s = self.health.track(node).trial_until_s - self._runtime.monotonic_s()
         if trial_s > 0:
             why = "another transfer finds out whether it is back"

@@ -196,8 +196,8 @@ class SshUnreachable(TransferFailed):
     """No address of the node answers by ssh."""
 
     def __init__(self, node: str, *, attempts: Sequence[tuple[str, str]]) -> None:
-        told = "; ".join(f"{address}: {why}" for address, why in attempts)
-        super().__init__(f"ssh to {node} fails ({told})", retry_after_s=30.0)
+        reasons = "; ".join(f"{address}: {why}" for address, why in attempts)
+        super().__init__(f"ssh to {node} fails ({reasons})", retry_after_s=30.0)
         self.node, self.attempts = node, tuple(attempts)
 
 

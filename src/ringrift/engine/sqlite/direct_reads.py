@@ -31,7 +31,7 @@ class CommittedValue(NamedTuple):
 
 
 def read_committed_revision(config: SqliteConfig, key: str) -> int:
-    """Return the revision of the last change of *key*, 0 if there was none; raises as `glance` does."""
+    """Return the revision of the last change of *key*, 0 if none; raises as `read_committed` does."""
     path = config.database
     with translated_errors(path):
         check_ours(path)
@@ -41,7 +41,7 @@ def read_committed_revision(config: SqliteConfig, key: str) -> int:
 
 
 def read_committed_keys(config: SqliteConfig, prefix: str) -> list[str]:
-    """Return the keys under *prefix* in order; raises as `glance` does."""
+    """Return the keys under *prefix* in order; raises as `read_committed` does."""
     path, after = config.database, prefix[:-1] + chr(ord(prefix[-1]) + 1)
     with translated_errors(path):
         check_ours(path)

@@ -172,7 +172,7 @@ def validate_event_names() -> list[str]:
 
 
 def audit_event_usage(events: Iterable[Any]) -> dict[str, Any]:
-    """Summarise which spellings were used, for the people who write them."""
+    """Summarize which spellings were used, for the people who write them."""
     used = Counter(_texts(event)[0] for event in events)
     by_canonical: Counter[str] = Counter()
     variants: dict[str, str] = {}

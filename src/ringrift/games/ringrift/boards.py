@@ -1,4 +1,4 @@
-"""The four boards: cells, rays, neighbours, the numbers of board and players, and what can lie on a board.
+"""The four boards: cells, rays, neighbors, the numbers of board and players, and what can lie on a board.
 
 Cells are numbered row by row (by y, then x). Directions come in opposite pairs: direction `d` and
 `d + axes` point against each other, and the first `axes` directions are the line axes in the order in
@@ -124,21 +124,21 @@ class Board:
         return tuple(found)
 
     @cached_property
-    def territory_neighbours(self) -> tuple[tuple[int, ...], ...]:
+    def territory_neighbors(self) -> tuple[tuple[int, ...], ...]:
         """Cells that connect a region: four on squares, six on hexes."""
         steps = self.directions if self.shape.hexagonal else ((1, 0), (0, 1), (-1, 0), (0, -1))
-        return self._neighbours(steps)
+        return self._neighbors(steps)
 
     @cached_property
-    def border_neighbours(self) -> tuple[tuple[int, ...], ...]:
+    def border_neighbors(self) -> tuple[tuple[int, ...], ...]:
         """Cells to which the collapse of a border marker runs on.
 
         Eight offsets in (x, y) on every board that spreads, hex8 included, where two of the eight are no
-        hex neighbours: the recorded games were played so, and this table is the only place that knows.
+        hex neighbors: the recorded games were played so, and this table is the only place that knows.
         """
-        return self._neighbours(_EIGHT if self.shape.border_spreads else ())
+        return self._neighbors(_EIGHT if self.shape.border_spreads else ())
 
-    def _neighbours(self, steps: tuple[Point, ...]) -> tuple[tuple[int, ...], ...]:
+    def _neighbors(self, steps: tuple[Point, ...]) -> tuple[tuple[int, ...], ...]:
         return tuple(
             tuple(self.index[x + dx, y + dy] for dx, dy in steps if (x + dx, y + dy) in self.index)
             for x, y in self.points
@@ -146,7 +146,7 @@ class Board:
 
     @cached_property
     def symmetries(self) -> tuple[Turn, ...]:
-        """Maps of the board onto itself that keep every table of neighbours; the first changes nothing.
+        """Maps of the board onto itself that keep every table of neighbors; the first changes nothing.
 
         hex8 keeps four of a hexagon's twelve, because its border collapse runs on along (1, 1).
         """
@@ -157,8 +157,8 @@ class Board:
     def _keeps_border(self, turn: Turn) -> bool:
         cell_of = [self.index[turn(point)] for point in self.points]
         return all(
-            {cell_of[other] for other in others} == set(self.border_neighbours[cell_of[cell]])
-            for cell, others in enumerate(self.border_neighbours)
+            {cell_of[other] for other in others} == set(self.border_neighbors[cell_of[cell]])
+            for cell, others in enumerate(self.border_neighbors)
         )
 
     @property
@@ -220,7 +220,7 @@ def board_for(board: str, players: int) -> Board:
 # Nothing here knows whose turn it is or what phase the game is in; `reference` does.
 
 
-Stack = tuple[int, ...]  # ring colours, bottom to top
+Stack = tuple[int, ...]  # ring colors, bottom to top
 Region = frozenset[int]
 
 
@@ -345,34 +345,34 @@ class BoardPosition:
             while frontier:
                 cell = frontier.pop()
                 region.add(cell)
-                reached = left.intersection(self.board.territory_neighbours[cell])
+                reached = left.intersection(self.board.territory_neighbors[cell])
                 left -= reached
                 frontier.extend(reached)
             yield frozenset(region)
 
     def candidate_regions(self) -> set[Region]:
-        """Regions in which not every colour on the board controls a stack."""
-        active = {colour for stack in self.stacks.values() for colour in stack}
+        """Regions in which not every color on the board controls a stack."""
+        active = {color for stack in self.stacks.values() for color in stack}
         found = set()
         for border in (None, *sorted(set(self.markers.values()))):
             for region in self.components(border):
                 inside = {stack[-1] for cell, stack in self.stacks.items() if cell in region}
-                # a proper part: some colour on the board is missing inside
+                # a proper part: some color on the board is missing inside
                 if inside < active and (border is not None or len(inside) == 1):
                     found.add(region)
         return found
 
     def border_markers(self, region: Region) -> set[int]:
         """Markers that collapse with *region*: those beside it, and what touches them in turn."""
-        neighbours = self.board.territory_neighbours
+        neighbors = self.board.territory_neighbors
         taken: set[int] = set()
-        frontier = [c for cell in region for c in neighbours[cell] if c in self.markers and c not in region]
+        frontier = [c for cell in region for c in neighbors[cell] if c in self.markers and c not in region]
         while frontier:
             cell = frontier.pop()
             if cell in taken:
                 continue
             taken.add(cell)
-            touching = self.board.border_neighbours[cell]
+            touching = self.board.border_neighbors[cell]
             frontier.extend(other for other in touching if other in self.markers and other not in region)
         return taken
 

@@ -171,7 +171,7 @@ def _write_seats(board: Board, fields: Mapping[str, Any], state: State) -> None:
         state[at.HAND + seat], state[at.ELIM + seat], state[at.GONE + seat] = hand, elim, gone
         state[at.LOST_AT + seat] = lost_at[seat - 1] or 0
     credited, gone_all = sum(elim for _, elim, _ in players), int(state[at.GONE + 1 : at.GONE + 5].sum())
-    # Rings of one colour may be credited to another player, so only the sums can be compared.
+    # Rings of one color may be credited to another player, so only the sums can be compared.
     if credited != gone_all:
         raise ConfigError(f"{board.key}: {gone_all} rings are gone but {credited} are credited")
 
@@ -354,7 +354,7 @@ class _ActionReader:
 # A position drawn with characters.
 #
 # `.` empty, `o2` marker and `#2` collapsed cell of player 2, `2:5` a stack of height 5 that player 2
-# controls, on small boards `2:5/3` if only the 3 top rings are of its colour. Stacks of several colours are
+# controls, on small boards `2:5/3` if only the 3 top rings are of its color. Stacks of several colors are
 # listed ring by ring below the board.
 
 

@@ -132,7 +132,7 @@ class ReferenceGame:
         self.board = board
         self.position = BoardPosition(board)
         self.seats = {player: Seat(hand=board.rings) for player in range(1, board.players + 1)}
-        self.gone = dict.fromkeys(self.seats, 0)  # rings eliminated, by their own colour
+        self.gone = dict.fromkeys(self.seats, 0)  # rings eliminated, by their own color
         self.player, self.phase = 1, PLACEMENT
         self.must_move: int | None = None
         self.active: int | None = None  # the stack that may capture, or the marker that recovered
@@ -402,10 +402,10 @@ class ReferenceGame:
         self.changed = True
 
     def _eliminate_top(self, cell: int, count: int) -> None:
-        """Remove the top rings; they are credited to the player on turn, whatever their colour."""
+        """Remove the top rings; they are credited to the player on turn, whatever their color."""
         stack = self.position.stacks[cell]
-        for colour in stack[len(stack) - count :]:
-            self.gone[colour] += 1
+        for color in stack[len(stack) - count :]:
+            self.gone[color] += 1
         self.seats[self.player].elim += count
         self._set_stack(cell, stack[: len(stack) - count])
 

@@ -1,4 +1,4 @@
-"""The `evaluate` job: a whole judgement of a candidate, gate by gate.
+"""The `evaluate` job: a whole judgment of a candidate, gate by gate.
 
 Each gate is a match against one opponent with a test that ends it: a sequential test against a champion, a
 floor against the random player, or none. Every opening is played once from each seat, many games at a time.
@@ -72,7 +72,7 @@ class GamesBefore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class GateParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One match of a judgement."""
+    """One match of a judgment."""
 
     opponent: str
     test: Literal["sprt", "floor", "none"] = "sprt"
@@ -174,7 +174,7 @@ def run_evaluate(job: Job, params: EvaluateParams) -> Outcome:
     def out_of_time() -> bool:
         return 0 < params.seconds <= job.runtime.monotonic_s() - began_s
 
-    judgement = _Judgement(job, game, params, entrants, run_id)
+    judgment = _Judgment(job, game, params, entrants, run_id)
     job.stage("playing", total=sum(gate.games_left(game.players) for gate in gates))
     end = MatchEnd.DECIDED
     with game_book(job, game, params.out, run_id=run_id, games_per_shard=params.games_per_shard) as writer:
@@ -183,7 +183,7 @@ def run_evaluate(job: Job, params: EvaluateParams) -> Outcome:
             # begun.
             if number and not gate.has_test and out_of_time():
                 break
-            end, verdict = judgement.play(number, gate, writer, out_of_time)
+            end, verdict = judgment.play(number, gate, writer, out_of_time)
             # Gates are in the order of their cost: who fails one need not play the next.
             if end is not MatchEnd.DECIDED or (params.gates and verdict is not MatchVerdict.PASSED):
                 break
@@ -192,17 +192,17 @@ def run_evaluate(job: Job, params: EvaluateParams) -> Outcome:
         "candidate": params.candidate,
         "model_sha256": entrants[0].model_sha256,
         "run_id": run_id,
-        "matches": judgement.results,
+        "matches": judgment.results,
     }
     if end is MatchEnd.STOPPED:
         return Outcome(ExitCode.STOPPED, fields)
     path = params.out / f"evaluation-{run_id}.json"
-    seal_json(path, {**fields, **judgement.evidence(), "params": params_as_json(params)})
-    job.sealed(describe(path, "evaluation", games=sum(each["games"] for each in judgement.results)))
+    seal_json(path, {**fields, **judgment.evidence(), "params": params_as_json(params)})
+    job.sealed(describe(path, "evaluation", games=sum(each["games"] for each in judgment.results)))
     return Outcome(ExitCode.DONE, fields)
 
 
-class _Judgement:
+class _Judgment:
     """The matches of a job, one after another."""
 
     def __init__(

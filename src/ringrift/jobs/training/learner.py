@@ -1,4 +1,4 @@
-"""One network being trained: loss, optimiser, averaged weights, learning rate, and all that a resume needs.
+"""One network being trained: loss, optimizer, averaged weights, learning rate, and all that a resume needs.
 
 The average of the weights over the last steps plays better than the last step's and is what is kept. On a
 GPU the network is compiled and computes in bfloat16.
@@ -61,20 +61,20 @@ class Learner:
         self.net = net.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.steps = 0
         self.average = {name: value.detach().clone() for name, value in self.net.state_dict().items()}
-        self.optimiser = torch.optim.AdamW(
+        self.optimizer = torch.optim.AdamW(
             self.net.parameters(), lr=0.0, weight_decay=config.weight_decay, fused=True
         )
         self._forward: Forward = torch.compile(self.net) if config.compile else self.net
 
     def step(self, batch: TrainingBatch, lr: float) -> Tensor:
         """One step of descent; returns the losses named in `LOSSES`, before the step."""
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = lr
-        self.optimiser.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=True)
         policy, value, entropy = self._losses(self._forward, batch)
         (policy + self.config.value_weight * value).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.config.clip_norm)
-        self.optimiser.step()
+        self.optimizer.step()
         self.steps += 1
         self._follow()
         return torch.stack((policy, value, entropy)).detach()
@@ -164,17 +164,17 @@ class LearningRate:
 
 
 FACTS = "facts"
-_OPTIMISER = ("step", "exp_avg", "exp_avg_sq")
+_OPTIMIZER = ("step", "exp_avg", "exp_avg_sq")
 _ADVICE = "Remove it to start this training anew"
 
 
 def learner_tensors(learner: Learner) -> dict[str, Tensor]:
-    """Weights, averaged weights and the optimiser's moments, by name."""
+    """Weights, averaged weights and the optimizer's moments, by name."""
     tensors = {f"net.{name}": value for name, value in learner.net.state_dict().items()}
     tensors |= {f"average.{name}": value for name, value in learner.average.items()}
-    state = learner.optimiser.state_dict()["state"]
+    state = learner.optimizer.state_dict()["state"]
     for number, moments in state.items():
-        tensors |= {f"optimiser.{number}.{name}": moments[name] for name in _OPTIMISER}
+        tensors |= {f"optimiser.{number}.{name}": moments[name] for name in _OPTIMIZER}
     return {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
 
 
@@ -193,10 +193,10 @@ def restore_learner(learner: Learner, tensors: Mapping[str, Tensor], *, steps: i
     for name, value in _under("optimiser.", tensors).items():
         number, _, which = name.partition(".")
         moments.setdefault(int(number), {})[which] = value
-    state = learner.optimiser.state_dict()
-    learner.optimiser.load_state_dict({**state, "state": moments})
+    state = learner.optimizer.state_dict()
+    learner.optimizer.load_state_dict({**state, "state": moments})
     # The fused step walks weights and moments side by side in memory, so they must lie there alike.
-    for weights, kept in learner.optimiser.state.items():
+    for weights, kept in learner.optimizer.state.items():
         for name in ("exp_avg", "exp_avg_sq"):
             if kept[name].shape != weights.shape:  # copying would repeat what is too short
                 raise ValueError(

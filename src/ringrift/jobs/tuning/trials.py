@@ -137,7 +137,7 @@ FILE_NAME = "study.db"
 def open_study(
     folder: Path, name: str, *, sampler: BaseSampler, pruner: BasePruner | None = None
 ) -> Iterator[Study]:
-    """The study *name* of *folder*, to be maximised. Trials that a killed process left are tried again."""
+    """The study *name* of *folder*, to be maximized. Trials that a killed process left are tried again."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     folder.mkdir(parents=True, exist_ok=True)
     # No connection outlives its use, so nothing is left open when the job is told to end.

@@ -285,10 +285,12 @@ def _try_one(job: Job, data: Data, study: Study) -> None:
             study.tell(trial, -trainee.best_loss)
     finally:
         trainee.close()
-    job.progress(tried(study), generation=rung(tried(study)), best_score=round(score_of(_best(study)), 5))
+    job.progress(
+        tried(study), generation=doublings(tried(study)), best_score=round(score_of(_best(study)), 5)
+    )
 
 
-def rung(trials: int) -> int:
+def doublings(trials: int) -> int:
     """Generations of a halving count the doublings of its trials."""
     return int(log2(trials)) if trials else 0
 
@@ -310,7 +312,7 @@ def _finding(job: Job, data: Data, study: Study) -> TuningFinding:
         best_params={**knobs.as_params(), ROWS_ATTRIBUTE: best.user_attrs[ROWS_ATTRIBUTE]},
         best_score=score,
         evaluations=tried(study),
-        generations=({"generation": rung(tried(study)), "best_score": score},),
+        generations=({"generation": doublings(tried(study)), "best_score": score},),
         scores={str(trial.number): round(score_of(trial), 5) for trial in ended},
         verified=verify_knobs(job, data, knobs),
     )
@@ -522,7 +524,7 @@ class Population:
         self._save()
 
     def _train(self, job: Job, learner: Learner, knobs: Knobs, *, seed: int) -> float:
-        for group in learner.optimiser.param_groups:
+        for group in learner.optimizer.param_groups:
             group["weight_decay"] = knobs.weight_decay
         steps = max(1, self._steps_rows // knobs.batch)
         rate = LearningRate(knobs.lr, knobs.lr, 0, steps)
@@ -537,7 +539,7 @@ class Population:
         count = max(1, len(order) // QUARTER)
         for loser in order[:count]:
             winner = rng.choice(order[-count:])
-            # Copies: two members that shared a tensor of the optimiser would count each other's steps.
+            # Copies: two members that shared a tensor of the optimizer would count each other's steps.
             tensors = {name: value.clone() for name, value in learner_tensors(self._learners[winner]).items()}
             restore_learner(self._learners[loser], tensors, steps=self._learners[winner].steps)
             self.knobs[loser] = varied(self.knobs[winner], self._data.batches(), rng)

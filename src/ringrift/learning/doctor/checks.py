@@ -13,7 +13,7 @@ from typing import Any
 from ringrift.engine.ports import Blobs, KeyValue
 from ringrift.engine.sqlite.files import SqliteConfig, check_whole
 from ringrift.errors import Corrupt
-from ringrift.learning.doctor.findings import Ailment, Finding, Level, Ward
+from ringrift.learning.doctor.findings import ExaminationContext, Finding, Level, Observation
 from ringrift.learning.facts.records import Shard, ShardState
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.facts.store_check import check_store
@@ -40,16 +40,16 @@ WAITS_WARNING_S, WAITS_PROBLEM_S = 1200.0, 3600.0
 JOBS_LONG = 10.0  # a stage is late after so many times the length of one self-play job
 
 
-def breakers(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
+def breakers(state: ConfigState, context: ExaminationContext) -> Iterator[Observation]:
     for stage in (*STAGES, *EXTRA_STAGES):
         failures = state.failures.get(stage)
         if failures is None or not failures.in_a_row:
             continue
-        gate = breaker_gate(stage, failures, ward.rules, now_s=ward.now_s)
-        grave = failures.in_a_row >= ward.rules.breaker_failures
-        rests = "" if gate.until_s is None else f"; it rests for {gate.until_s - ward.now_s:.0f} s more"
+        gate = breaker_gate(stage, failures, context.rules, now_s=context.now_s)
+        grave = failures.in_a_row >= context.rules.breaker_failures
+        rests = "" if gate.until_s is None else f"; it rests for {gate.until_s - context.now_s:.0f} s more"
         times = "once" if failures.in_a_row == 1 else f"{failures.in_a_row} times in a row"
-        yield Ailment(
+        yield Observation(
             level=Level.PROBLEM if grave else Level.NOTICE,
             text=f"{stage} of {state.config} failed {times}: {failures.error}{rests}",
             advice="`ringrift queue dead` shows the items; it tries again by itself.",
@@ -57,10 +57,10 @@ def breakers(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
         )
 
 
-def files(ward: Ward) -> Iterator[Ailment]:
+def files(context: ExaminationContext) -> Iterator[Observation]:
     """Files that work needs and that were found damaged."""
-    for found in ward.damaged:
-        yield Ailment(
+    for found in context.damaged:
+        yield Observation(
             level=Level.PROBLEM,
             text=f"{role_of(found.name)} ({found.digest}) on {found.node}, for {found.item_id}, is damaged",
             advice="It is set aside. Another copy is brought if there is one; else `ringrift data restore`.",
@@ -68,21 +68,21 @@ def files(ward: Ward) -> Iterator[Ailment]:
         )
 
 
-def run_paused(ward: Ward) -> Iterator[Ailment]:
+def run_paused(context: ExaminationContext) -> Iterator[Observation]:
     """What somebody stopped on purpose is no fault, but whoever asks why nothing happens has to see it."""
-    if ward.run_paused is not None:
-        yield Ailment(
+    if context.run_paused is not None:
+        yield Observation(
             level=Level.NOTICE,
-            text=f"the run is paused: {ward.run_paused}",
+            text=f"the run is paused: {context.run_paused}",
             advice="`ringrift resume` lets it go on.",
         )
 
 
-def stopped_daemons(ward: Ward) -> Iterator[Ailment]:
+def stopped_daemons(context: ExaminationContext) -> Iterator[Observation]:
     """What nobody does because somebody stopped its daemon; of most of them no plan says so."""
-    texts = not_done(ward.stopped)
-    for name, asked in ward.stopped.items():
-        yield Ailment(
+    texts = not_done(context.stopped)
+    for name, asked in context.stopped.items():
+        yield Observation(
             level=Level.NOTICE,
             text=texts[name],
             advice=f"`ringrift daemons start {name}` ends this.",
@@ -90,63 +90,63 @@ def stopped_daemons(ward: Ward) -> Iterator[Ailment]:
         )
 
 
-def paused(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
-    if ward.run_paused is None and (why := ward.paused.get(state.config)) is not None:
-        yield Ailment(
+def paused(state: ConfigState, context: ExaminationContext) -> Iterator[Observation]:
+    if context.run_paused is None and (why := context.paused.get(state.config)) is not None:
+        yield Observation(
             level=Level.NOTICE,
             text=f"{state.config} is paused: {why}",
             advice=f"`ringrift resume {state.config}` lets it go on.",
         )
 
 
-def training_slot(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
-    if ward.is_running and (hold := slot_of(state)) is not None:
-        yield Ailment(
+def training_slot(state: ConfigState, context: ExaminationContext) -> Iterator[Observation]:
+    if context.is_running and (hold := slot_of(state)) is not None:
+        yield Observation(
             level=Level.NOTICE,
             text=f"the run does not train {state.config}: {hold.reason}",
             advice="It goes on when the slot is given back, or its holder is gone and the lease runs out.",
         )
 
 
-def starving(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
+def starving(state: ConfigState, context: ExaminationContext) -> Iterator[Observation]:
     """Work that is ordered and not taken, and stages that bring nothing although they could."""
-    if not ward.is_running or state.config in ward.paused:
+    if not context.is_running or state.config in context.paused:
         return
     is_trained_by_other = slot_of(state) is not None
-    for found in _starving(state, ward):
+    for found in _starving(state, context):
         if not (is_trained_by_other and found.evidence["stage"] == "train"):
             yield found
 
 
-def _starving(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
-    under_way = {job.job_id for job in ward.running}
+def _starving(state: ConfigState, context: ExaminationContext) -> Iterator[Observation]:
+    under_way = {job.job_id for job in context.running}
     for job in state.open_jobs.values():
-        waits_s = ward.now_s - max(job.issued_s, ward.started_s)
+        waits_s = context.now_s - max(job.issued_s, context.started_s)
         if job.job_id not in under_way and waits_s > WAITS_WARNING_S:
             yield _starves(state, job.kind, waits_s, f"{job.job_id} waits for a worker")
-    yield from _late(state, ward)
+    yield from _late(state, context)
 
 
-def _late(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
+def _late(state: ConfigState, context: ExaminationContext) -> Iterator[Observation]:
     """Stages without an open job that have brought nothing for long."""
-    limit_s = max(WAITS_WARNING_S, JOBS_LONG * ward.rules.selfplay_job_s)
+    limit_s = max(WAITS_WARNING_S, JOBS_LONG * context.rules.selfplay_job_s)
     newest = state.newest_model
     shard = next(reversed(state.shards.values()), None)
-    began_s = max(state.first_s, ward.started_s)
+    began_s = max(state.first_s, context.started_s)
     since = {"selfplay": began_s if shard is None else max(began_s, shard.made_s)}
     if waiting := open_candidates(state):
         played = [match.at_s for match in state.matches[-1:]]
         since["evaluate"] = max([began_s, waiting[-1].made_s, *played])
-    if state.bucket.available > 2 * ward.rules.bucket.chunk_steps:  # whatever is being judged
+    if state.bucket.available > 2 * context.rules.bucket.chunk_steps:  # whatever is being judged
         since["train"] = max(began_s, began_s if newest is None else newest.made_s)
     for kind, last_s in since.items():
-        late_s = ward.now_s - last_s
+        late_s = context.now_s - last_s
         if late_s > limit_s and not state.open_of(kind):
             yield _starves(state, kind, late_s, f"{kind} has brought nothing and nothing of it is ordered")
 
 
-def _starves(state: ConfigState, kind: str, late_s: float, what: str) -> Ailment:
-    return Ailment(
+def _starves(state: ConfigState, kind: str, late_s: float, what: str) -> Observation:
+    return Observation(
         level=Level.PROBLEM if late_s > WAITS_PROBLEM_S else Level.WARNING,
         text=f"{state.config} starves: {what}, for {late_s / 60:.0f} minutes",
         advice=f"`ringrift explain {state.config}` says why; add workers if all are busy.",
@@ -154,28 +154,28 @@ def _starves(state: ConfigState, kind: str, late_s: float, what: str) -> Ailment
     )
 
 
-def workers(ward: Ward) -> Iterator[Ailment]:
-    ought_to_be = ward.is_running and ward.has_workers and ward.now_s - ward.started_s > 60
-    if ought_to_be and not ward.workers:
-        yield Ailment(
+def workers(context: ExaminationContext) -> Iterator[Observation]:
+    ought_to_be = context.is_running and context.has_workers and context.now_s - context.started_s > 60
+    if ought_to_be and not context.workers:
+        yield Observation(
             level=Level.PROBLEM,
             text="the run is alive and no worker is",
             advice="`ringrift daemons` shows what ended them; starting the run again brings them back.",
         )
-    for worker in ward.workers:
+    for worker in context.workers:
         alive_s = worker.at_s - worker.started_s
-        if ward.run_paused is not None and not worker.failed:
+        if context.run_paused is not None and not worker.failed:
             continue  # it has nothing to do
         if alive_s > WORKER_IDLE_S and not worker.done and not worker.busy:
             failed = f" and failed {worker.failed} times" if worker.failed else ""
-            yield Ailment(
+            yield Observation(
                 level=Level.PROBLEM if worker.failed else Level.WARNING,
                 text=f"worker {worker.name} has finished nothing in {alive_s / 60:.0f} minutes{failed}",
                 advice=f"Look at its log on {worker.node}, and at what it may claim (kinds, capabilities).",
                 evidence={"worker": worker.name, "failed": worker.failed},
             )
         elif worker.failed > max(5, worker.done):
-            yield Ailment(
+            yield Observation(
                 level=Level.PROBLEM,
                 text=f"worker {worker.name} failed {worker.failed} jobs and finished {worker.done}",
                 advice=f"Look at its log on {worker.node}: memory, disk, or a broken installation.",
@@ -183,14 +183,14 @@ def workers(ward: Ward) -> Iterator[Ailment]:
             )
 
 
-def disk(ward: Ward) -> Iterator[Ailment]:
-    free = ward.disk_free_bytes
+def disk(context: ExaminationContext) -> Iterator[Observation]:
+    free = context.disk_free_bytes
     if free is None:
         return
-    share = free / ward.disk_total_bytes if ward.disk_total_bytes else 1.0
+    share = free / context.disk_total_bytes if context.disk_total_bytes else 1.0
     grave = free < DISK_PROBLEM_BYTES or share < DISK_PROBLEM_SHARE
     if grave or free < DISK_WARNING_BYTES or share < DISK_WARNING_SHARE:
-        yield Ailment(
+        yield Observation(
             level=Level.PROBLEM if grave else Level.WARNING,
             text=f"{free / GIB:.1f} GiB ({share:.0%}) are free where the data lie",
             advice="Make room, or move the data folder to a larger disk; a full disk stops the run.",
@@ -198,14 +198,14 @@ def disk(ward: Ward) -> Iterator[Ailment]:
         )
 
 
-def clock(ward: Ward) -> Iterator[Ailment]:
-    if abs(ward.clock_jump_s) >= CLOCK_JUMP_S:
-        where = "forward" if ward.clock_jump_s > 0 else "back"
-        yield Ailment(
+def clock(context: ExaminationContext) -> Iterator[Observation]:
+    if abs(context.clock_jump_s) >= CLOCK_JUMP_S:
+        where = "forward" if context.clock_jump_s > 0 else "back"
+        yield Observation(
             level=Level.WARNING,
-            text=f"the clock was set {where} by {abs(ward.clock_jump_s):.0f} s while the run lived",
+            text=f"the clock was set {where} by {abs(context.clock_jump_s):.0f} s while the run lived",
             advice="Keep it in step (NTP): leases and ages do not go by it, but times are shown by it.",
-            evidence={"jump_s": ward.clock_jump_s},
+            evidence={"jump_s": context.clock_jump_s},
         )
 
 
@@ -312,12 +312,12 @@ def has_draws(config: str) -> bool:
     return board_and_players(config)[0] not in BOARDS_WITHOUT_DRAWS
 
 
-def duplicates(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
+def duplicates(state: ConfigState, _context: ExaminationContext) -> Iterator[Observation]:
     games, reasons = _recent(state)
     share = _share(reasons["duplicate"], games)
     level = _level(share, games, DUPLICATES_WARNING, DUPLICATES_PROBLEM)
     if level is not None:
-        yield Ailment(
+        yield Observation(
             level=level,
             text=f"{share:.1%} of the last {games:,} games of {state.config} were there before",
             advice="Look for workers that run with the same seed, and for shards that were handed in twice.",
@@ -325,7 +325,7 @@ def duplicates(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
         )
 
 
-def cut_off(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
+def cut_off(state: ConfigState, _context: ExaminationContext) -> Iterator[Observation]:
     games, reasons = _recent(state)
     broken = sum(reasons[reason] for reason in CUT_OFF_REASONS)
     too_long, played = state.totals["cut_off"], state.totals["cut_off"] + state.games
@@ -333,7 +333,7 @@ def cut_off(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
         share = _share(cut, total)
         level = _level(share, total, CUT_OFF_WARNING, CUT_OFF_PROBLEM)
         if level is not None:
-            yield Ailment(
+            yield Observation(
                 level=level,
                 text=f"{share:.1%} of {total:,} games of {state.config} {what}",
                 advice="Raise the limit of moves; if games end early, look at the workers that wrote them.",
@@ -341,14 +341,14 @@ def cut_off(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
             )
 
 
-def draws(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
+def draws(state: ConfigState, _context: ExaminationContext) -> Iterator[Observation]:
     matches = [match for match in state.matches[-RECENT_SHARDS:] if not match.recalled]
     games, drawn = sum(match.games for match in matches), sum(match.draws for match in matches)
-    if ailment := draws_ailment(state.config, games, drawn, where="evaluation"):
-        yield ailment
+    if seen := draws_observation(state.config, games, drawn, where="evaluation"):
+        yield seen
 
 
-def draws_ailment(config: str, games: int, drawn: int, *, where: str) -> Ailment | None:
+def draws_observation(config: str, games: int, drawn: int, *, where: str) -> Observation | None:
     """Whether the share of draws is odd for this game."""
     share = _share(drawn, games)
     if games < GAMES_MIN:
@@ -361,7 +361,7 @@ def draws_ailment(config: str, games: int, drawn: int, *, where: str) -> Ailment
         advice = "Explore more (temperature, noise), or start games from varied positions."
     else:
         return None
-    return Ailment(
+    return Observation(
         level=level,
         text=f"{share:.1%} of {games:,} games of {config} in {where} are draws; {why}",
         advice=advice,
@@ -369,13 +369,13 @@ def draws_ailment(config: str, games: int, drawn: int, *, where: str) -> Ailment
     )
 
 
-def refusals(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
+def refusals(state: ConfigState, _context: ExaminationContext) -> Iterator[Observation]:
     games, reasons = _recent(state)
     share = _share(reasons.total(), games)
     level = _level(share, games, REFUSED_WARNING, REFUSED_PROBLEM)
     if level is not None:
         most, count = reasons.most_common(1)[0]
-        yield Ailment(
+        yield Observation(
             level=level,
             text=f"the rules refuse {share:.1%} of the last {games:,} games of {state.config}, mostly {most}",
             advice=f"`ringrift job validate` on such a shard names the games; {count} are {most}.",
@@ -383,7 +383,7 @@ def refusals(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
         )
 
 
-def worker_refusals(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
+def worker_refusals(state: ConfigState, _context: ExaminationContext) -> Iterator[Observation]:
     """A worker whose games are refused far more often than those of the others."""
     games, refused = Counter[str](), Counter[str]()
     for shard in _recent_shards(state):
@@ -394,7 +394,7 @@ def worker_refusals(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
         others = _share(refused.total() - refused[worker], games.total() - count)
         grave = share >= WORKER_REFUSED_MIN and share > WORKER_TIMES_OTHERS * others
         if count >= GAMES_MIN and grave and len(games) > 1:
-            yield Ailment(
+            yield Observation(
                 level=Level.PROBLEM,
                 text=f"{share:.1%} of the games of worker {worker} are refused, {others:.1%} of the others'",
                 advice=f"Stop it, check its memory and disk, and `ringrift recall --worker {worker}`.",
@@ -402,32 +402,32 @@ def worker_refusals(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
             )
 
 
-def comparisons(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
+def comparisons(state: ConfigState, context: ExaminationContext) -> Iterator[Observation]:
     """Workers whose games differ when they are searched again."""
     for standing in state.workers.values():
         evidence = {"worker": standing.name, "faults": standing.faults, "disputed": standing.disputed}
         aside = standing.set_aside
         why = why_distrusted(state, standing)
-        if aside is not None and aside.holds(ward.now_s):
+        if aside is not None and aside.holds(context.now_s):
             from_s = suspect_since(state, standing)
             since = "" if from_s is None else f" --from {_moment(from_s)}"
             recall = f"; `ringrift recall --worker {standing.name}{since}` takes its games out"
-            yield Ailment(
+            yield Observation(
                 level=Level.WARNING,
                 text=f"worker {standing.name} is set aside until {_moment(aside.until_s)}: {aside.reason}",
                 advice=f"Check its memory and libraries, then `ringrift workers resume {standing.name}`"
-                f"{recall if ward.rules.set_aside_games == 'propose' else ''}.",
+                f"{recall if context.rules.set_aside_games == 'propose' else ''}.",
                 evidence=evidence,
             )
         elif why:
-            yield Ailment(
+            yield Observation(
                 level=Level.PROBLEM,
                 text=f"worker {standing.name} is not to be trusted, and nobody else plays: {why}",
                 advice="Check the memory of its machine; another worker would take its place.",
                 evidence=evidence,
             )
         elif standing.disputed:
-            yield Ailment(
+            yield Observation(
                 level=Level.WARNING if standing.disputed < DISPUTES_GRAVE else Level.PROBLEM,
                 text=f"{standing.disputed} comparisons of games with {standing.name} are disputed: two "
                 "workers say two things, and there is no third",
@@ -440,23 +440,23 @@ def _moment(at_s: float) -> str:
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 
-def search_budget(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
+def search_budget(state: ConfigState, context: ExaminationContext) -> Iterator[Observation]:
     """Games without search teach nothing that the network did not know."""
     shards = [shard for shard in _recent_shards(state) if shard.state is ShardState.CHECKED]
     rows = sum(shard.rows for shard in shards)
     low = sum(shard.rows for shard in shards if shard.simulations < SIMULATIONS_LOW)
     if rows and _share(low, rows) > 0.1:
         least = min(shard.simulations for shard in shards)
-        yield Ailment(
+        yield Observation(
             level=Level.PROBLEM,
             text=f"{low / rows:.0%} of the newest rows of {state.config} were played with {least} "
             f"simulations a move or a few more; a network cannot learn more from them than it knows",
             advice=f"Set simulations in [learning] to {SIMULATIONS_LOW} at the least, 32 or more is usual.",
             evidence={"rows": rows, "low": low, "simulations": least},
         )
-    play, judge = ward.rules.simulations, ward.rules.evaluation_simulations
+    play, judge = context.rules.simulations, context.rules.evaluation_simulations
     if max(play, judge) > SIMULATIONS_APART * min(play, judge):
-        yield Ailment(
+        yield Observation(
             level=Level.WARNING,
             text=f"games are played with {play} simulations a move and judged with {judge}: "
             "who is stronger there need not be stronger here",
@@ -508,44 +508,44 @@ CANARY_GAIN = 0.02
 CANARY_MODELS = 4
 
 
-def hold_out(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
-    """Without games that training never saw, nobody can tell learning from memorising."""
+def hold_out(state: ConfigState, context: ExaminationContext) -> Iterator[Observation]:
+    """Without games that training never saw, nobody can tell learning from memorizing."""
     newest, level = state.newest_model, Level.PROBLEM
-    if ward.rules.hold_out == 0:
+    if context.rules.hold_out == 0:
         text = f"no games of {state.config} are held out of training"
     elif newest is not None and newest.losses and newest.losses.get("best_held") is None:
         text = f"model {newest.number} of {state.config} was trained without held-out games"
         games = state.samples[newest.samples].games
-        if games * ward.rules.hold_out < HELD_GAMES_EXPECTED:  # that happens by chance with few games
+        if games * context.rules.hold_out < HELD_GAMES_EXPECTED:  # that happens by chance with few games
             level = Level.NOTICE
     else:
         return
-    yield Ailment(
+    yield Observation(
         level=level,
-        text=f"{text}: learning cannot be told from memorising",
+        text=f"{text}: learning cannot be told from memorizing",
         advice="Set hold_out in [learning] to 0.05; with few games, wait until some hundred are there.",
-        evidence={"hold_out": ward.rules.hold_out},
+        evidence={"hold_out": context.rules.hold_out},
     )
 
 
-def calibration(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
+def calibration(state: ConfigState, _context: ExaminationContext) -> Iterator[Observation]:
     """Of positions called 0.6, do games end at 0.6 on average?"""
     newest = state.newest_model
     found = None if newest is None else newest.losses.get("calibration")
     if newest is None or not isinstance(found, Mapping):
         return
-    if ailment := calibration_ailment(state.config, f"model {newest.number}", found):
-        yield ailment
+    if seen := calibration_observation(state.config, f"model {newest.number}", found):
+        yield seen
 
 
-def calibration_ailment(config: str, who: str, found: Mapping[str, Any]) -> Ailment | None:
+def calibration_observation(config: str, who: str, found: Mapping[str, Any]) -> Observation | None:
     """What the table of a model says; None if it is fine or there are too few rows."""
     rows = sum(int(each["rows"]) for each in found.get("bins", ()))
     error, bias = float(found.get("error", 0.0)), float(found.get("bias", 0.0))
     if rows < CALIBRATION_ROWS_MIN or error < CALIBRATION_WARNING:
         return None
     direction = "too hopeful" if bias > error / 2 else "too gloomy" if bias < -error / 2 else "off both ways"
-    return Ailment(
+    return Observation(
         level=Level.PROBLEM if error >= CALIBRATION_PROBLEM else Level.WARNING,
         text=f"values of {who} of {config} are {error:.2f} off on {rows:,} held-out positions, {direction}",
         advice="More and fresher games, or a lower value_mix; else look for values of a wrong sign or seat.",
@@ -553,14 +553,14 @@ def calibration_ailment(config: str, who: str, found: Mapping[str, Any]) -> Ailm
     )
 
 
-def losses(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
+def losses(state: ConfigState, _context: ExaminationContext) -> Iterator[Observation]:
     newest = state.newest_model
     if newest is None:
         return
     train, held = newest.losses.get("train"), newest.losses.get("held")
     numbers = [value for part in (train, held) if isinstance(part, Mapping) for value in part.values()]
     if any(isinstance(value, float) and not math.isfinite(value) for value in numbers):
-        yield Ailment(
+        yield Observation(
             level=Level.PROBLEM,
             text=f"the loss of model {newest.number} of {state.config} is no number",
             advice="Lower learning_rate in [learning].",
@@ -568,7 +568,7 @@ def losses(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
     elif isinstance(train, Mapping) and isinstance(held, Mapping):
         seen, unseen = _total(train), _total(held)
         if seen > 0 and unseen > OVERFIT_TIMES * seen:
-            yield Ailment(
+            yield Observation(
                 level=Level.WARNING,
                 text=f"model {newest.number} of {state.config} has a loss of {unseen:.2f} on held-out games "
                 f"and {seen:.2f} on those it was trained on: it learns them by heart",
@@ -577,11 +577,11 @@ def losses(state: ConfigState, _ward: Ward) -> Iterator[Ailment]:
             )
 
 
-def ratio(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
+def ratio(state: ConfigState, context: ExaminationContext) -> Iterator[Observation]:
     """Training is paid for by new rows: neither much more nor much less than they earn."""
-    bucket, rules = state.bucket, ward.rules.bucket
+    bucket, rules = state.bucket, context.rules.bucket
     if state.rows and bucket.spent > RATIO_HIGH * bucket.earned:
-        yield Ailment(
+        yield Observation(
             level=Level.PROBLEM,
             text=f"{state.config} was trained {bucket.spent / state.rows:.1f} times on each of its "
             f"{state.rows:,} rows; {rules.steps_per_row:g} times are paid for",
@@ -589,7 +589,7 @@ def ratio(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
             evidence={"spent": bucket.spent, "earned": bucket.earned},
         )
     elif bucket.earned and bucket.forfeited > FORFEITED_SHARE * bucket.earned:
-        yield Ailment(
+        yield Observation(
             level=Level.WARNING,
             text=f"{bucket.forfeited / bucket.earned:.0%} of what new rows of {state.config} earned was "
             "never trained: games come faster than training can use them",
@@ -597,7 +597,7 @@ def ratio(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
             evidence={"forfeited": bucket.forfeited, "earned": bucket.earned},
         )
     elif bucket.available > UNSPENT_CHUNKS * rules.chunk_steps and not state.open_of("train"):
-        yield Ailment(
+        yield Observation(
             level=Level.WARNING,
             text=f"new rows of {state.config} have earned {bucket.available / rules.chunk_steps:.1f} "
             "trainings that were not made",
@@ -606,16 +606,16 @@ def ratio(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
         )
 
 
-def canary(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
+def canary(state: ConfigState, context: ExaminationContext) -> Iterator[Observation]:
     """A stronger model solves more of the positions whose solution is known."""
-    seen = [each for each in ward.diagnoses.get(state.config, ()) if each.canary and each.model]
+    seen = [each for each in context.diagnoses.get(state.config, ()) if each.canary and each.model]
     shares = [float(each.canary["kept"]) for each in seen if each.canary]
     if len(shares) < 2:
         return
     best, last = max(shares[:-1]), shares[-1]
     evidence = {"kept": shares[-CANARY_MODELS:], "best": best}
     if last < best - CANARY_DROP:
-        yield Ailment(
+        yield Observation(
             level=Level.PROBLEM,
             text=f"the newest model of {state.config} keeps {last:.0%} of the solved positions, an "
             f"earlier one {best:.0%}",
@@ -627,7 +627,7 @@ def canary(state: ConfigState, ward: Ward) -> Iterator[Ailment]:
         and max(shares[-CANARY_MODELS:]) - min(shares) < CANARY_GAIN
         and last < 0.95
     ):
-        yield Ailment(
+        yield Observation(
             level=Level.WARNING,
             text=f"{len(shares)} models of {state.config} keep no more of the solved positions ({last:.0%})",
             advice="Look at the search budget, the share of draws and the losses.",

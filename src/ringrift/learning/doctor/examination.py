@@ -22,7 +22,7 @@ from ringrift.engine.ports import KeyValue
 from ringrift.events.unified_router import UnifiedEventRouter
 from ringrift.health.run_status import read_run_choice
 from ringrift.learning.doctor import checks
-from ringrift.learning.doctor.findings import Ailment, Finding, Level, Ward, read_diagnoses
+from ringrift.learning.doctor.findings import ExaminationContext, Finding, Level, Observation, read_diagnoses
 from ringrift.learning.facts.facts import AnyFact
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.plan.rules import LearningRules
@@ -31,7 +31,7 @@ from ringrift.runtime import Runtime
 from ringrift.work.job.folder import damaged_inputs
 from ringrift.work.worker.records import live_workers, running_jobs
 
-Check = Callable[[ConfigState, Ward], Iterator[Ailment]]
+Check = Callable[[ConfigState, ExaminationContext], Iterator[Observation]]
 
 # Every check by its name, in the order in which a person would ask.
 CONFIG_CHECKS: dict[str, Check] = {
@@ -52,7 +52,7 @@ CONFIG_CHECKS: dict[str, Check] = {
     "paused": checks.paused,
     "training_slot": checks.training_slot,
 }
-RUN_CHECKS: dict[str, Callable[[Ward], Iterator[Ailment]]] = {
+RUN_CHECKS: dict[str, Callable[[ExaminationContext], Iterator[Observation]]] = {
     "run_paused": checks.run_paused,
     "stopped_daemons": checks.stopped_daemons,
     "workers": checks.workers,
@@ -62,16 +62,16 @@ RUN_CHECKS: dict[str, Callable[[Ward], Iterator[Ailment]]] = {
 }
 
 
-def examine(states: Sequence[ConfigState], ward: Ward) -> list[Finding]:
+def examine(states: Sequence[ConfigState], context: ExaminationContext) -> list[Finding]:
     """All findings, the gravest first; a check that finds nothing says nothing."""
-    found = [Finding.of(seen, check=name) for name, check in RUN_CHECKS.items() for seen in check(ward)]
+    found = [Finding.of(seen, check=name) for name, check in RUN_CHECKS.items() for seen in check(context)]
     for state in states:
         for name, check in CONFIG_CHECKS.items():
-            found += [Finding.of(seen, check=name, config=state.config) for seen in check(state, ward)]
-        newest = ward.newest_diagnosis(state)
+            found += [Finding.of(seen, check=name, config=state.config) for seen in check(state, context)]
+        newest = context.newest_diagnosis(state)
         if newest is not None:
             found += [each for each in newest.findings if each.level is not Level.FINE]
-    return sorted(found, key=lambda each: -each.level.gravity)
+    return sorted(found, key=lambda each: -each.level.severity)
 
 
 # During a run the pure checks are made once a minute; what changed is logged and told.
@@ -102,14 +102,14 @@ class DoctorRounds:
         jump_s = self._clock.look()
         if self._runtime.monotonic_s() - self._looked_s >= ROUND_S:
             self._looked_s = self._runtime.monotonic_s()
-            ward = await look_around(
+            context = await look_around(
                 self._kv,
                 [state.config for state in states],
                 rules,
                 now_s=self._runtime.now_s(),
                 data_dir=self._data_dir,
             )
-            alive = replace(ward, is_running=True, started_s=self._started_s, clock_jump_s=jump_s)
+            alive = replace(context, is_running=True, started_s=self._started_s, clock_jump_s=jump_s)
             await self._tell(examine(states, alive))
         return tuple(msgspec.to_builtins(each) for each in self._findings)
 
@@ -160,13 +160,13 @@ class ClockWatch:
 
 async def look_around(
     kv: KeyValue, configs: Sequence[str], rules: LearningRules, *, now_s: float, data_dir: Path
-) -> Ward:
+) -> ExaminationContext:
     """What surrounds the configs now; whether a run is alive is for the caller to say."""
     pauses = await Pauses(kv).read()
     paused = {config: why for config in configs if (why := pauses.why_paused(config)) is not None}
     disk = await asyncio.to_thread(disk_usage, data_dir)
     choice = await read_run_choice(kv)
-    return Ward(
+    return ExaminationContext(
         now_s=now_s,
         rules=rules,
         workers=await live_workers(kv),

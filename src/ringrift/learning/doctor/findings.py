@@ -31,11 +31,11 @@ class Level(StrEnum):
     PROBLEM = "problem"  # what comes out cannot be trusted, or nothing comes out
 
     @property
-    def gravity(self) -> int:
+    def severity(self) -> int:
         return list(Level).index(self)
 
 
-class Ailment(msgspec.Struct, frozen=True, kw_only=True):
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
     """What a check sees: how grave, in a sentence, what to do, and the numbers behind it."""
 
     level: Level
@@ -44,15 +44,15 @@ class Ailment(msgspec.Struct, frozen=True, kw_only=True):
     evidence: dict[str, Any] = {}
 
 
-class Finding(Ailment, frozen=True, kw_only=True):
+class Finding(Observation, frozen=True, kw_only=True):
     """One thing that the doctor says."""
 
     check: str
     config: str = ""  # empty: the whole run
 
     @classmethod
-    def of(cls, ailment: Ailment, *, check: str, config: str = "") -> Finding:
-        return cls(check=check, config=config, **msgspec.structs.asdict(ailment))
+    def of(cls, seen: Observation, *, check: str, config: str = "") -> Finding:
+        return cls(check=check, config=config, **msgspec.structs.asdict(seen))
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ward:
+class ExaminationContext:
     """What surrounds the configs at the time of the examination."""
 
     now_s: float

@@ -490,7 +490,7 @@ class Comparison:
     order: JobOrder  # of the first computation: the others look at the same moves
     votes: list[Vote] = field(default_factory=list)
 
-    def judgement(self) -> ComparisonVerdict | None:
+    def judgment(self) -> ComparisonVerdict | None:
         """Who is at fault, nobody being a good comparison; None while more computations are needed."""
         votes = self.votes
         if any(vote.worker == self.player and not vote.agrees for vote in votes):

@@ -402,7 +402,7 @@ def _take_vote(
     comparison.votes.append(vote)
     if vote.worker != shard.worker:
         state.standing(vote.worker).recomputed += 1
-    judged, player = comparison.judgement(), state.standing(shard.worker)
+    judged, player = comparison.judgment(), state.standing(shard.worker)
     if judged is None:
         return
     del state.comparisons[shard.digest]

@@ -321,7 +321,7 @@ def momentum_of(ratings: Sequence[float]) -> Momentum:
 
 
 def velocity_per_hour(curve: Sequence[Curve]) -> tuple[float, float] | None:
-    """Rating points per hour by centred regression, with the error; None with too few points."""
+    """Rating points per hour by centered regression, with the error; None with too few points."""
     recent = curve[-VELOCITY_POINTS:]
     line = fit_line([point.at_s / 3600.0 for point in recent], [point.rating for point in recent])
     return None if line is None or line.points < 3 else (line.slope, line.error)

@@ -70,7 +70,7 @@ def _counted(match: Match) -> Evidence:
     )
 
 
-# The judgements.
+# The judgments.
 
 
 RANDOM = "random"
@@ -169,7 +169,7 @@ class Pairing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromotionJudgement:
+class PromotionJudgment:
     """A verdict, why, on what, and what to play before asking again."""
 
     verdict: PromotionVerdict
@@ -202,7 +202,7 @@ def judge(
     rules: PromotionRules,
     untrained: str | None = None,
     players: int | None = None,
-) -> PromotionJudgement:
+) -> PromotionJudgment:
     """Is *candidate* to replace *champion*?
 
     A first model has no champion to beat: it must hold the floor, and beat the *untrained* net if one is
@@ -210,7 +210,7 @@ def judge(
     *players* says what kind of games are to be played.
     """
     players = players or _players(matches)
-    gates: list[PromotionJudgement] = []
+    gates: list[PromotionJudgment] = []
     if champion is not None and rules.mode is Mode.SPRT:
         gates.append(_beats(candidate, champion, matches, rules, players, gate="head_to_head"))
     elif champion is None and untrained is not None:
@@ -228,7 +228,7 @@ def judge(
     reason = "; ".join(each.reason for each in gates)
     if champion is None:
         reason = f"first model: {reason}"
-    return PromotionJudgement(
+    return PromotionJudgment(
         verdict=PromotionVerdict.PROMOTE, gate=gates[0].gate, reason=reason, evidence=evidence
     )
 
@@ -240,7 +240,7 @@ def judge_rollback(
     *,
     rules: PromotionRules,
     since_s: float = 0.0,
-) -> PromotionJudgement:
+) -> PromotionJudgment:
     """Is *champion* to give its place back to *previous*?
 
     Only games played for this question count: those that won the promotion were chosen for being good. To
@@ -253,23 +253,23 @@ def judge_rollback(
     evidence = {ROLLBACK: _test_evidence(found, state)}
     if state.verdict is Verdict.NOT_STRONGER:
         reason = f"weaker than its predecessor: {_in_words(found, state)}"
-        return PromotionJudgement(
+        return PromotionJudgment(
             verdict=PromotionVerdict.ROLL_BACK, gate=ROLLBACK, reason=reason, evidence=evidence
         )
     if result.verdict is MatchVerdict.PASSED and not result.at_cap:
         reason = f"not weaker than its predecessor: {_in_words(found, state)}"
-        return PromotionJudgement(
+        return PromotionJudgment(
             verdict=PromotionVerdict.KEEP, gate=ROLLBACK, reason=reason, evidence=evidence
         )
     if found.games >= rules.games_max:
         reason = f"no proof that it is weaker after {found.games} games: {_in_words(found, state)}"
-        return PromotionJudgement(
+        return PromotionJudgment(
             verdict=PromotionVerdict.KEEP, gate=ROLLBACK, reason=reason, evidence=evidence
         )
     # One job may have had no time for all games of a look: the next plays the rest of it.
     once = rules.chunk(players, rules.games_max)
     games = rules.chunk(players, min(once - found.games % once, rules.games_max - found.games))
-    return PromotionJudgement(
+    return PromotionJudgment(
         verdict=PromotionVerdict.MORE_GAMES,
         gate=ROLLBACK,
         reason=f"against its predecessor: {_in_words(found, state)}",
@@ -280,14 +280,14 @@ def judge_rollback(
 
 def judge_not_worse(
     model: str, opponent: str | None, matches: Sequence[Match], *, rules: PromotionRules
-) -> PromotionJudgement:
+) -> PromotionJudgment:
     """Is *model* as good as *opponent*, or nearly? A quick question, asked of what plays the games.
 
     At the cap the likelier answer is taken: a wrong one costs games that are a little weaker.
     """
     if opponent is None:
         reason = "there is nobody that it could be worse than"
-        return PromotionJudgement(verdict=PromotionVerdict.KEEP, gate=GENERATOR, reason=reason)
+        return PromotionJudgment(verdict=PromotionVerdict.KEEP, gate=GENERATOR, reason=reason)
     test = SequentialTest(rules.reversed_test(), rules.generator_games_max)
     found = gather(
         model, opponent, matches, players=_players(matches), purpose=GENERATOR, only=rules.simulations
@@ -296,7 +296,7 @@ def judge_not_worse(
     evidence, words = {GENERATOR: _test_evidence(found, state)}, _in_words(found, state)
     match test.result(found).verdict:
         case MatchVerdict.OPEN:
-            return PromotionJudgement(
+            return PromotionJudgment(
                 verdict=PromotionVerdict.MORE_GAMES,
                 gate=GENERATOR,
                 reason=f"against what plays: {words}",
@@ -307,7 +307,7 @@ def judge_not_worse(
             verdict, reason = PromotionVerdict.KEEP, f"not worse than what plays: {words}"
         case _:
             verdict, reason = PromotionVerdict.REJECT, f"worse than what plays: {words}"
-    return PromotionJudgement(verdict=verdict, gate=GENERATOR, reason=reason, evidence=evidence)
+    return PromotionJudgment(verdict=verdict, gate=GENERATOR, reason=reason, evidence=evidence)
 
 
 def lost_clearly(model: str, matches: Sequence[Match]) -> bool:
@@ -328,7 +328,7 @@ def _players(matches: Sequence[Match]) -> int:
 
 def _beats(
     candidate: str, opponent: str, matches: Sequence[Match], rules: PromotionRules, players: int, *, gate: str
-) -> PromotionJudgement:
+) -> PromotionJudgment:
     found = gather(candidate, opponent, matches, players=players, purpose=PROMOTION, only=rules.simulations)
     test = rules.head_to_head() if gate == "head_to_head" else rules.against_untrained()
     state, result = found.state(test.config), test.result(found)
@@ -336,7 +336,7 @@ def _beats(
     who = "the champion" if gate == "head_to_head" else "the untrained net"
     words = f"against {who}: {_in_words(found, state)}"
     if result.verdict is MatchVerdict.OPEN:
-        return PromotionJudgement(
+        return PromotionJudgment(
             verdict=PromotionVerdict.MORE_GAMES,
             gate=gate,
             reason=f"undecided {words}",
@@ -349,7 +349,7 @@ def _beats(
         gain = shown[-1]
         words += f"; rather {gain.elo:.0f} points ahead, LLR {gain.llr:+.2f} of {gain.bound:.2f}"
         evidence["clear_gain"] = {"elo": gain.elo, "llr": round(gain.llr, 4), "bound": round(gain.bound, 4)}
-    return PromotionJudgement(
+    return PromotionJudgment(
         verdict=PromotionVerdict.PROMOTE if passed else PromotionVerdict.REJECT,
         gate=gate,
         reason=f"rather {how} at the cap {words}" if result.at_cap else f"{how} {words}",
@@ -359,7 +359,7 @@ def _beats(
 
 def _holds_floor(
     candidate: str, matches: Sequence[Match], rules: PromotionRules, players: int
-) -> PromotionJudgement:
+) -> PromotionJudgment:
     found = gather(candidate, RANDOM, matches, players=players, purpose=PROMOTION, only=rules.simulations)
     test = rules.floor_test(players)
     share, games, verdict = found.win_share, found.games, test.result(found).verdict
@@ -371,7 +371,7 @@ def _holds_floor(
     }
     words = f"{share:.0%} of {games} games against random, floor {test.share:.0%}"
     if verdict is MatchVerdict.OPEN:
-        return PromotionJudgement(
+        return PromotionJudgment(
             verdict=PromotionVerdict.MORE_GAMES,
             gate=FLOOR,
             reason=f"the floor is open: {words}" if games else "no games against random yet",
@@ -379,7 +379,7 @@ def _holds_floor(
             plays=(_open(RANDOM, test, found),),
         )
     passed = verdict is MatchVerdict.PASSED
-    return PromotionJudgement(
+    return PromotionJudgment(
         verdict=PromotionVerdict.PROMOTE if passed else PromotionVerdict.REJECT,
         gate=FLOOR,
         reason=words if passed else f"too weak: {words}",

@@ -256,7 +256,7 @@ def _first_seen(table: Iterable[_Row]) -> dict[str, float]:
 # What a window of measurements says: trend, plateau, regression, anomaly.
 #
 # Slopes come from a regression around the means, with the error of the slope. Raw epoch seconds have ten
-# digits before the point; unless they are centred first, a slope over a minute is lost in rounding.
+# digits before the point; unless they are centered first, a slope over a minute is lost in rounding.
 
 
 WINDOW_POINTS = 100

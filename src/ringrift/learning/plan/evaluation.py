@@ -24,7 +24,7 @@ from ringrift.learning.facts.records import Match, Model, ModelState
 from ringrift.learning.facts.results import WEIGHTS_SUFFIX
 from ringrift.learning.facts.state import ConfigState
 from ringrift.learning.judging import promotion
-from ringrift.learning.judging.promotion import Pairing, PromotionJudgement, PromotionVerdict
+from ringrift.learning.judging.promotion import Pairing, PromotionJudgment, PromotionVerdict
 from ringrift.learning.plan.orders import (
     RATING,
     ConfigPlan,
@@ -48,7 +48,7 @@ from ringrift.work.shares import board_and_players
 
 WANTED_TOPIC = "wanted_games"
 RECHECK_TOPIC = "rollback_check"
-REQUEST_S_MAX = 24 * 3600.0  # a request that nobody could fulfil for a day is dropped
+REQUEST_S_MAX = 24 * 3600.0  # a request that nobody could fulfill for a day is dropped
 REQUESTS_MAX = 20
 WANTED_GAMES_MAX = 1000
 
@@ -144,8 +144,8 @@ def _played(request: WantedGames, matches: Iterable[Match]) -> int:
 # Training never waits for a verdict, so several candidates may be open at once. One is judged at a time: what
 # has begun goes on until it is decided, then the newest is next. A candidate gives way to a newer one
 #
-# - when its judgement has not begun, and that of the newer one is to begin,
-# - when its judgement has begun, has not come a third of the way to a promotion after as many games as show a
+# - when its judgment has not begun, and that of the newer one is to begin,
+# - when its judgment has begun, has not come a third of the way to a promotion after as many games as show a
 #   clear gain, and a newer one waits,
 # - the same, wherever on the way, where a job has time for many games and a newer one has learned much more,
 # - when there is no champion yet, neither one job nor as many games as can show it showed that it holds the
@@ -174,7 +174,7 @@ GROWN, GROWN_TRAININGS = 1.4, 4
 SPARE_SHARE = 0.5  # of the share of judging, for what can wait
 MATCHES_SEEN = 20
 RATINGS_SHARE = 0.25  # of the processor time of matches, for those that only rate, once a champion is rated
-# Until there is a first champion its share would make the first judgement wait for an hour on a large board.
+# Until there is a first champion its share would make the first judgment wait for an hour on a large board.
 FIRST_CPU_S = 120.0
 
 
@@ -186,8 +186,8 @@ def open_candidates(state: ConfigState) -> list[Model]:
     return [model for model in reversed(state.models.values()) if model.state in OPEN]
 
 
-def under_judgement(state: ConfigState) -> Model | None:
-    """Whom to judge now: who has only the floor before it, else whose judgement began, else the newest."""
+def under_judgment(state: ConfigState) -> Model | None:
+    """Whom to judge now: who has only the floor before it, else whose judgment began, else the newest."""
     candidates = open_candidates(state)
     begun = _begun(state, candidates)
     staged = (model for model in candidates if model.state is ModelState.STAGING)
@@ -223,7 +223,7 @@ def untrained_player(rules: LearningRules) -> str:
     return f"untrained:{rules.preset}@{rules.evaluation_simulations}"
 
 
-def judgement_of(snapshot: Snapshot, candidate: Model) -> PromotionJudgement:
+def judgment_of(snapshot: Snapshot, candidate: Model) -> PromotionJudgment:
     """How *candidate* stands, and what is still to be shown."""
     state, rules = snapshot.state, snapshot.rules
     return promotion.judge(
@@ -260,7 +260,7 @@ def _older_and_not_begun(snapshot: Snapshot, candidate: Model) -> list[Archived]
     ]
 
 
-def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgement) -> Archived | None:
+def _gives_way(snapshot: Snapshot, candidate: Model, found: PromotionJudgment) -> Archived | None:
     """Not worth more games: it is no clear gain so far, and a newer one waits that has learned more since."""
     newest = open_candidates(snapshot.state)[0]
     seen = found.evidence[found.gate]
@@ -349,7 +349,7 @@ def _expected_s(state: ConfigState) -> float:
 # --- the plan ---------------------------------------------------------------------------------------------
 
 
-def plan_judgement(snapshot: Snapshot, made: ConfigPlan) -> None:
+def plan_judgment(snapshot: Snapshot, made: ConfigPlan) -> None:
     """Judge the candidate, watch the champion, rate it; the last two take turns with new candidates."""
     state = snapshot.state
     running = is_running(snapshot, made, "evaluate")
@@ -361,7 +361,7 @@ def plan_judgement(snapshot: Snapshot, made: ConfigPlan) -> None:
         return
     if not running and _check_generator(snapshot, made):
         return
-    candidate = under_judgement(state)
+    candidate = under_judgment(state)
     if candidate is None:
         if state.champion is None:
             if not running:
@@ -413,7 +413,7 @@ def _judge(snapshot: Snapshot, made: ConfigPlan, candidate: Model, *, running: b
         fact = Rejected(at_s=snapshot.now_s, model=candidate.digest, gate="recall", reason=reason)
         made.decided.append(fact)
         return
-    found = judgement_of(snapshot, candidate)
+    found = judgment_of(snapshot, candidate)
     decided = _verdict(snapshot, candidate, found)
     if decided is not None:
         made.decided.append(decided)
@@ -462,7 +462,7 @@ def _line_of(state: ConfigState, model: Model) -> Iterator[Model]:
 
 
 def _verdict(
-    snapshot: Snapshot, candidate: Model, found: PromotionJudgement
+    snapshot: Snapshot, candidate: Model, found: PromotionJudgment
 ) -> Promoted | Rejected | Staged | None:
     """What *found* decides about the candidate; None while it only asks for games."""
     at_s, model, evidence = snapshot.now_s, candidate.digest, found.evidence
@@ -535,7 +535,7 @@ def _rolled_back(snapshot: Snapshot) -> RolledBack | None:
     )
 
 
-def _second_look(snapshot: Snapshot) -> PromotionJudgement | None:
+def _second_look(snapshot: Snapshot) -> PromotionJudgment | None:
     """What the games since the promotion say of the champion.
 
     None if it has no predecessor to lose to, or nobody watches it.
@@ -555,7 +555,7 @@ def _second_look(snapshot: Snapshot) -> PromotionJudgement | None:
     )
 
 
-def _doubtful(snapshot: Snapshot, found: PromotionJudgement) -> bool:
+def _doubtful(snapshot: Snapshot, found: PromotionJudgment) -> bool:
     """Look once after a promotion; look on only where the games so far speak against the champion."""
     seen, rules = found.evidence[promotion.ROLLBACK], snapshot.rules.promotion
     once = rules.chunk(board_and_players(snapshot.state.config)[1], rules.games_max)
@@ -692,7 +692,7 @@ def wanted_generator(snapshot: Snapshot) -> tuple[Model | None, str]:
     return None, "no network is fit to play"
 
 
-def unchecked_generator(snapshot: Snapshot) -> tuple[Model, PromotionJudgement] | None:
+def unchecked_generator(snapshot: Snapshot) -> tuple[Model, PromotionJudgment] | None:
     """The newest network and what it has yet to show, if a setting asks for a quick match before it plays."""
     model = next(fit_models(snapshot), None)
     if snapshot.rules.generator != "checked" or model is None or model.digest == snapshot.state.generator:
@@ -701,7 +701,7 @@ def unchecked_generator(snapshot: Snapshot) -> tuple[Model, PromotionJudgement] 
     return (model, found) if found.verdict is PromotionVerdict.MORE_GAMES else None
 
 
-def not_worse(snapshot: Snapshot, model: Model) -> PromotionJudgement:
+def not_worse(snapshot: Snapshot, model: Model) -> PromotionJudgment:
     state = snapshot.state
     rules = snapshot.rules.promotion
     return promotion.judge_not_worse(model.digest, state.generator, state.trusted_matches(), rules=rules)

@@ -36,7 +36,7 @@ from ringrift.learning.facts.records import (
 from ringrift.learning.facts.results import OUTSIDE
 from ringrift.learning.facts.state import ConfigState, OpenJob
 from ringrift.learning.models import kept_checkpoint, not_needed
-from ringrift.learning.plan.evaluation import decided_generator, plan_judgement, plan_tournament, who_plays
+from ringrift.learning.plan.evaluation import decided_generator, plan_judgment, plan_tournament, who_plays
 from ringrift.learning.plan.orders import (
     TUNING,
     CascadeStart,
@@ -553,7 +553,7 @@ def _rows(shards: Sequence[Shard]) -> int:
 
 
 _THOUGHTS: dict[str, Callable[[Snapshot, ConfigPlan], None]] = {
-    "evaluate": plan_judgement,
+    "evaluate": plan_judgment,
     "train": _train,
     "export": _export,
     "validate": _validate,
@@ -668,7 +668,7 @@ def choose(
 
 def _rank(wanted: Wanted) -> int:
     """What a config needs most comes first. Each of the first is wanted only when it is due: a training when
-    rows have earned it, a judgement within its share of the time; so games have what is left.
+    rows have earned it, a judgment within its share of the time; so games have what is left.
     """
     if wanted.kind in PREPARING:
         return 0

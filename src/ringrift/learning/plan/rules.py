@@ -114,7 +114,7 @@ class LearningRules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     bucket: BucketRules = BucketRules(chunk_steps=8_192, cap_steps=1_600_000, rows_first_min=2_000)
     # Of the processor time of a config, for candidates, second looks, ratings and tournaments.
     judging_share: Annotated[float, Meta(gt=0, le=1)] = 0.15
-    evaluation_job_s: Seconds = 20.0  # after so long a judgement begins no more games; another job goes on
+    evaluation_job_s: Seconds = 20.0  # after so long a judgment begins no more games; another job goes on
     evaluation_games: Positive = 64  # of one job that somebody asked for
     rating_games: Positive = 40
     rating_opponents: tuple[str, ...] = ("random", "mcts:32")

@@ -37,24 +37,24 @@ LOOP_SOURCE = "training_controller"  # of the events by which the loop tells its
 
 
 class LoopWaker:
-    """Rung by whoever heard something; heard by the loop, if it runs in this process."""
+    """Woken by whoever heard something; the loop listens, if it runs in this process."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
-        self.rung: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
 
-    def ring(self, reason: str) -> None:
-        self.rung[reason] += 1
+    def wake(self, reason: str) -> None:
+        self.reasons[reason] += 1
         for listener in tuple(self._listeners):
             listener()
 
-    def ring_for(self, event: RouterEvent) -> None:
-        """As a reaction to an event that may change the plan; what the loop told is no news to it."""
+    def wake_for(self, event: RouterEvent) -> None:
+        """As a reaction to an event that may change the plan; the loop knows what it reported itself."""
         if event.source != LOOP_SOURCE:
-            self.ring(event.event_type)
+            self.wake(event.event_type)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call *listener* at each ring, in the thread that rings; return the way to end it."""
+        """Call *listener* at each wake, in the thread that wakes; return the way to end it."""
         self._listeners.append(listener)
 
         def end() -> None:
@@ -108,11 +108,11 @@ class StageMembers:
 
     def join(self, name: str) -> None:
         self._running[name] += 1
-        self._waker.ring(f"{name} plans")
+        self._waker.wake(f"{name} plans")
 
     def leave(self, name: str) -> None:
         self._running[name] -= 1
-        self._waker.ring(f"{name} plans no more")
+        self._waker.wake(f"{name} plans no more")
 
     def is_running(self, name: str) -> bool:
         return self._running[name] > 0
@@ -120,7 +120,7 @@ class StageMembers:
     def complete(self) -> None:
         """All daemons that were to start have started or failed: who is missing now does not plan."""
         self._is_complete = True
-        self._waker.ring("all daemons are up")
+        self._waker.wake("all daemons are up")
 
     def close(self) -> None:
         """The process ends: who leaves from now on was not stopped by anybody."""

@@ -69,7 +69,7 @@ class Leaves(NamedTuple):
     states: Longs
 
 
-class Judgement(NamedTuple):
+class Judgment(NamedTuple):
     """What is known of leaves: who moves, the legal actions with logits, and values per seat."""
 
     movers: Longs
@@ -206,7 +206,7 @@ def edges_needed(tree: Tree, count: int, leaves: Leaves, offsets: Longs) -> int:
 
 
 @compiled
-def _add_edges(tree: Tree, game: int, node: int, found: Judgement, leaf: int) -> None:
+def _add_edges(tree: Tree, game: int, node: int, found: Judgment, leaf: int) -> None:
     start, count = found.offsets[leaf], found.offsets[leaf + 1] - found.offsets[leaf]
     first = tree.used[game, ALL_EDGES]
     tree.node[game, node, FIRST_EDGE] = first
@@ -228,7 +228,7 @@ def _add_edges(tree: Tree, game: int, node: int, found: Judgement, leaf: int) ->
 
 
 @cached_kernel(FINGERPRINT)
-def add_nodes(tree: Tree, count: int, leaves: Leaves, found: Judgement, settings: Selection) -> None:
+def add_nodes(tree: Tree, count: int, leaves: Leaves, found: Judgment, settings: Selection) -> None:
     """Fill in the nodes of the first *count* leaves and back them up; a finished game has no edges."""
     for leaf in range(count):
         game, node = leaves.games[leaf], leaves.nodes[leaf]

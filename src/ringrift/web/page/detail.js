@@ -45,7 +45,7 @@ export class Detail {
     const last = losses.at(-1);
     const lines = shape === null ? [] : LOSSES.filter(({ field }) => isNumber(last[field]));
     byId("loss-legend").replaceChildren(
-      ...lines.map(({ field, title, colour }) => el("span", { class: "key", data: { colour } }, `${title} ${digits(last[field], 2)}`)),
+      ...lines.map(({ field, title, color }) => el("span", { class: "key", data: { color } }, `${title} ${digits(last[field], 2)}`)),
     );
     say(byId("loss-text"), lines.map(({ field, title }) => `${title} ${digits(last[field], 3)}`).join(", "));
   }

@@ -1,8 +1,8 @@
-// The curves, on uPlot. Colours come from the style sheet, so a change of theme builds them anew.
+// The curves, on uPlot. Colors come from the style sheet, so a change of theme builds them anew.
 import { clock, digits, isNumber } from "./format.js";
 
 const FONT = "12px system-ui, sans-serif";
-const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export class Plot {
   // *describe* turns data into {data, series, bands, xIsTime, tip(index)}; null shows nothing.
@@ -51,7 +51,7 @@ export class Plot {
   }
 
   options({ series, bands, xIsTime, xFormat }) {
-    const axis = { stroke: colour("--muted"), font: FONT, grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false } };
+    const axis = { stroke: color("--muted"), font: FONT, grid: { stroke: color("--grid"), width: 1 }, ticks: { show: false } };
     return {
       width: Math.max(120, this.node.clientWidth),
       height: this.height,
@@ -108,7 +108,7 @@ export function ratingShape({ curve, axis, startedS }) {
   if (!curve.length) return null;
   const byTime = axis === "time";
   const points = byTime ? curve : [...curve].sort((a, b) => a.rows - b.rows);
-  const unseen = { points: { show: false }, width: 1, stroke: colour("--band-edge") };
+  const unseen = { points: { show: false }, width: 1, stroke: color("--band-edge") };
   return {
     data: [
       points.map((p) => (byTime ? p.at_s : p.rows)),
@@ -117,11 +117,11 @@ export function ratingShape({ curve, axis, startedS }) {
       points.map((p) => p.low),
     ],
     series: [
-      { label: "rating", stroke: colour("--accent"), width: 2.5, points: { show: true, size: 9, width: 2, fill: colour("--accent"), stroke: colour("--card") } },
+      { label: "rating", stroke: color("--accent"), width: 2.5, points: { show: true, size: 9, width: 2, fill: color("--accent"), stroke: color("--card") } },
       { label: "high", ...unseen },
       { label: "low", ...unseen },
     ],
-    bands: [{ series: [2, 3], fill: colour("--band") }],
+    bands: [{ series: [2, 3], fill: color("--band") }],
     xIsTime: byTime,
     xFormat: byTime ? clockTicks : compactTicks,
     tip: (i) => [
@@ -134,9 +134,9 @@ export function ratingShape({ curve, axis, startedS }) {
 }
 
 export const LOSSES = [
-  { field: "policy", title: "policy", colour: "--plot-1" },
-  { field: "value", title: "value", colour: "--plot-2" },
-  { field: "hold_out", title: "hold-out", colour: "--plot-3", dash: [6, 4] },
+  { field: "policy", title: "policy", color: "--plot-1" },
+  { field: "value", title: "value", color: "--plot-2" },
+  { field: "hold_out", title: "hold-out", color: "--plot-3", dash: [6, 4] },
 ];
 
 export function lossShape(losses) {
@@ -146,7 +146,7 @@ export function lossShape(losses) {
     data: [losses.map((p) => p.rows_seen), ...shown.map(({ field }) => losses.map((p) => p[field]))],
     series: shown.map((line) => ({
       label: line.title,
-      stroke: colour(line.colour),
+      stroke: color(line.color),
       width: 2,
       dash: line.dash,
       spanGaps: true,

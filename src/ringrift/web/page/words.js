@@ -1,4 +1,4 @@
-// The names of stages, and how each state is coloured.
+// The names of stages, and how each state is colored.
 import { clock } from "./format.js";
 
 export const STAGES = [

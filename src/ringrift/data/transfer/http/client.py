@@ -115,13 +115,13 @@ class Work(ABC):
             await self._seal(piece.of, resources)
 
     def give_up(self, piece: SmallFiles | ChunkSegment, why: RingRiftError) -> None:
-        told, wrong = why.what if isinstance(why, Unavailable) else str(why), list[str]()
+        reason, wrong = why.what if isinstance(why, Unavailable) else str(why), list[str]()
         if isinstance(piece, SmallFiles):
             digests = [artifact.digest for artifact in piece.artifacts]
         else:
             piece.of.lost, digests = True, [piece.of.artifact.digest]
             wrong = digests if isinstance(why, CameWrong) else []
-        self.tally.fail(dict.fromkeys(digests, told), corrupted=wrong)
+        self.tally.fail(dict.fromkeys(digests, reason), corrupted=wrong)
 
     async def _move_small(self, piece: SmallFiles, resources: WorkerResources) -> None:
         try:

@@ -132,7 +132,7 @@ class HttpLine:
             head_digest=digest_of(head),
             content_length=len(head) + payload_length,
         )
-        with _told_as_broken(), self._hearing_why():
+        with _as_line_broken(), self._hearing_why():
             self._connection.putrequest(_METHOD, words.path, skip_accept_encoding=True)
             self._connection.putheader("Content-Length", str(words.content_length))
             for name, value in self._signer.request_headers(words).items():
@@ -141,7 +141,7 @@ class HttpLine:
 
     def send_part(self, file: IO[bytes], offset: int, length: int) -> None:
         """Send bytes of a file. It may take as long as it takes, if only some of them go now and then."""
-        with _told_as_broken(), self._hearing_why():
+        with _as_line_broken(), self._hearing_why():
             encrypted = isinstance(self._socket, ssl.SSLSocket)
             while length:
                 if encrypted:
@@ -206,7 +206,7 @@ class HttpLine:
 
     def finish(self, answer: type[T]) -> T:
         """Return the head of the answer, once its signature was right."""
-        with _told_as_broken():
+        with _as_line_broken():
             # What we sent may be on its way for longer than the answer may take once it is there. On an
             # encrypted line more than answers comes in.
             self._wait(0 if isinstance(self._socket, ssl.SSLSocket) else select.POLLIN)
@@ -237,7 +237,7 @@ class HttpLine:
         """Read the next bytes of the answer's payload; an error says how many came before it."""
         before = self._received
         try:
-            with _told_as_broken():
+            with _as_line_broken():
                 self._read_counted(piece)
         except LineBroken as error:
             error.came = self._received - before
@@ -306,7 +306,7 @@ def connect(
 
 
 @contextmanager
-def _told_as_broken() -> Iterator[None]:
+def _as_line_broken() -> Iterator[None]:
     try:
         yield
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -340,7 +340,7 @@ class TransferCounts(TransferCall):
     def __init__(self, artifacts: Iterable[Artifact], terms: Terms, runtime: Runtime) -> None:
         super().__init__(artifacts, terms)
         self._runtime = runtime
-        self._told_s = float("-inf")
+        self._reported_s = float("-inf")
         self._bytes_done = 0
 
     def found(self, receipts: Iterable[Receipt]) -> None:
@@ -353,8 +353,8 @@ class TransferCounts(TransferCall):
         self.bytes_sent += crossed
         self._bytes_done += crossed + known
         now_s = self._runtime.monotonic_s()
-        if now_s - self._told_s >= _PROGRESS_S:
-            self._told_s = now_s
+        if now_s - self._reported_s >= _PROGRESS_S:
+            self._reported_s = now_s
             await self.tell()
 
     async def tell(self) -> None:

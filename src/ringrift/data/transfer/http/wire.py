@@ -242,7 +242,7 @@ class LargeFile:
 
 @dataclass(slots=True)
 class ChunkSegment:
-    """Some neighbouring chunks of a large file."""
+    """Some neighboring chunks of a large file."""
 
     of: LargeFile
     positions: range

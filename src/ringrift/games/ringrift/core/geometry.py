@@ -37,8 +37,8 @@ def make_table(board: Board) -> Table:
         *(board.line_length, board.elimination_target, board.territory_target),
     )
     tables = (
-        _padded(board.territory_neighbours, TERRITORY_SIDES),
-        _padded(board.border_neighbours, BORDER_SIDES),
+        _padded(board.territory_neighbors, TERRITORY_SIDES),
+        _padded(board.border_neighbors, BORDER_SIDES),
         list(rows),
         list(columns),
         turned_cell,
@@ -141,12 +141,12 @@ def on_ray(t: Table, ray: int, step: int) -> int:
 
 
 @compiled
-def territory_neighbour(t: Table, cell: int, side: int) -> int:
+def territory_neighbor(t: Table, cell: int, side: int) -> int:
     return to_int(t[to_int(t[TERRITORY_AT]) + cell * TERRITORY_SIDES + side])
 
 
 @compiled
-def border_neighbour(t: Table, cell: int, side: int) -> int:
+def border_neighbor(t: Table, cell: int, side: int) -> int:
     return to_int(t[to_int(t[BORDER_AT]) + cell * BORDER_SIDES + side])
 
 

@@ -72,7 +72,7 @@ from ringrift.games.ringrift.core.regions import clear_marks, flood
 # What a network sees: planes on the board's grid, from the side of the player on turn.
 #
 # Seats are counted from the player on turn (0), in seat order. Cells off the board stay zero in every plane,
-# so the first plane doubles as the mask of a hex board. Per seat: controlled stacks, rings of that colour in
+# so the first plane doubles as the mask of a hex board. Per seat: controlled stacks, rings of that color in
 # the stack, the ring just below the cap, markers, collapsed cells; then height, cap and the cell that must
 # act; then values that are the same everywhere.
 
@@ -129,8 +129,8 @@ def _observe_cell(s: Words, t: Table, cell: int, out: Planes) -> None:
         out[2] = cap / 8.0
         out[first + _seat(s, t, code - STACK)] = 1.0
         for place in range(height):
-            colour = ((rings >> (2 * place)) & 3) + 1
-            out[first + seats + _seat(s, t, colour)] += 0.25
+            color = ((rings >> (2 * place)) & 3) + 1
+            out[first + seats + _seat(s, t, color)] += 0.25
         if cap < height:
             below = ((rings >> (2 * (height - cap) - 2)) & 3) + 1
             out[first + 2 * seats + _seat(s, t, below)] = 1.0

@@ -6,7 +6,7 @@ cell, 1-4 for a marker, 5-8 for a collapsed cell, 9-12 for a stack, each by owne
 "may be passed" is `code < COLLAPSED` and "is a stack" is `code >= STACK`.
 
 Actions are `plane * cells + cell`, and the last number is the pass. Planes: place 1, 2, 3; act by
-direction and distance; line by axis (whole run, or minimum, starting here); region by border colour
+direction and distance; line by axis (whole run, or minimum, starting here); region by border color
 (none, or as seen from the player on turn) at its lowest cell; eliminate.
 """
 
@@ -82,7 +82,7 @@ def cap_at(s: Words, cell: int) -> int:
 
 @compiled
 def rings_at(s: Words, cell: int) -> int:
-    """Ring colours, two bits each, bottom first, colour 1 as 0."""
+    """Ring colors, two bits each, bottom first, color 1 as 0."""
     # The mask cuts off the sign, which a stack of 25 rings reaches.
     return (s[CELLS + cell] >> RINGS_BIT) & ((1 << (2 * height_at(s, cell))) - 1)
 
@@ -127,10 +127,10 @@ def stand_stack(s: Words, cell: int, rings: int, height: int) -> None:
 
 
 @compiled
-def credit_ring(s: Words, colour: int, player: int) -> None:
-    """One ring of *colour* leaves the board for good, credited to *player*."""
-    s[ON_BOARD + colour] -= 1
-    s[GONE + colour] += 1
+def credit_ring(s: Words, color: int, player: int) -> None:
+    """One ring of *color* leaves the board for good, credited to *player*."""
+    s[ON_BOARD + color] -= 1
+    s[GONE + color] += 1
     s[ELIM + player] += 1
 
 
@@ -177,7 +177,7 @@ def clear_marker(s: Words, cell: int) -> bool:
 
 @compiled
 def collapse(s: Words, cell: int, player: int) -> None:
-    """Collapse *cell*, empty or a marker, in the player's colour."""
+    """Collapse *cell*, empty or a marker, in the player's color."""
     clear_marker(s, cell)
     s[CELLS + cell] = COLLAPSED + player
     s[TERR + player] += 1

@@ -218,7 +218,7 @@ def _take_line(s: Words, t: Table, start: int, axis: int, whole: bool) -> None:
 @compiled
 def _take_region(s: Words, t: Table, cell: int, relative: int, work: Words) -> None:
     player = s[CUR]
-    # the plane counts colours from the player on turn
+    # the plane counts colors from the player on turn
     border = 0 if relative == 0 else (player - 1 + relative - 1) % players(t) + 1
     clear_marks(t, work)
     # Made again instead of remembered: a state is one row, and has no room for a list of cells.

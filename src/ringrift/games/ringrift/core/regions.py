@@ -12,11 +12,11 @@ from ringrift.games.ringrift.core.geometry import (
     PAD,
     TERRITORY_SIDES,
     Table,
-    border_neighbour,
+    border_neighbor,
     cells,
     first_region_plane,
     players,
-    territory_neighbour,
+    territory_neighbor,
 )
 from ringrift.games.ringrift.core.layout import (
     COLLAPSED,
@@ -57,7 +57,7 @@ def flood(s: Words, t: Table, start: int, border: int, work: Words) -> int:
         cell = work[base + at]
         at += 1
         for side in range(TERRITORY_SIDES):
-            other = territory_neighbour(t, cell, side)
+            other = territory_neighbor(t, cell, side)
             if other == PAD:
                 break
             if work[other] == 0 and is_open(s, other, border):
@@ -69,14 +69,14 @@ def flood(s: Words, t: Table, start: int, border: int, work: Words) -> int:
 
 @compiled
 def is_open(s: Words, cell: int, border: int) -> bool:
-    """Neither collapsed nor a marker of the border colour."""
+    """Neither collapsed nor a marker of the border color."""
     code = code_at(s, cell)
     return code == 0 or code >= STACK_FROM or (code < FREE_BELOW and code != MARKER + border)
 
 
 @compiled
-def active_colours(s: Words, t: Table) -> int:
-    """Bit per colour that has a ring on the board."""
+def active_colors(s: Words, t: Table) -> int:
+    """Bit per color that has a ring on the board."""
     bits = 0
     for player in range(1, players(t) + 1):
         if s[ON_BOARD + player] > 0:
@@ -85,7 +85,7 @@ def active_colours(s: Words, t: Table) -> int:
 
 
 @compiled
-def marker_colours(s: Words, t: Table) -> int:
+def marker_colors(s: Words, t: Table) -> int:
     bits = 0
     for player in range(1, players(t) + 1):
         if s[MARKS + player] > 0:
@@ -100,10 +100,10 @@ def next_region(s: Words, t: Table, at: int, work: Words) -> int:
     Regions come in the order border * cells + lowest cell. The marks in *work* belong to the border, so
     that a search goes on where the last one ended.
     """
-    owners, collapsed = marker_colours(s, t), collapsed_cells(s, t)
+    owners, collapsed = marker_colors(s, t), collapsed_cells(s, t)
     while at < (players(t) + 1) * cells(t):
         border, cell = at // cells(t), at % cells(t)
-        # What bounds a region of this colour: the cells that a flood cannot enter.
+        # What bounds a region of this color: the cells that a flood cannot enter.
         bounding = collapsed if border == 0 else collapsed + s[MARKS + border]
         if cell == 0:
             clear_marks(t, work)
@@ -153,7 +153,7 @@ def region_moves(s: Words, t: Table, out: Actions, work: Words) -> int:
 def may_process(s: Words, t: Table, border: int, size: int, owners: int, work: Words) -> bool:
     """Whether the component listed in *work* is a candidate, payable, and not listed under another border."""
     player = s[CUR]
-    inside, marked, ours = 0, 0, 0  # controllers and marker colours inside as bits; stacks of the player
+    inside, marked, ours = 0, 0, 0  # controllers and marker colors inside as bits; stacks of the player
     for at in range(size):
         code = code_at(s, work[cells(t) + at])
         if code >= STACK_FROM:
@@ -162,9 +162,9 @@ def may_process(s: Words, t: Table, border: int, size: int, owners: int, work: W
                 ours += 1
         elif code > 0:
             marked |= 1 << (code - MARKER)
-    active = active_colours(s, t)
+    active = active_colors(s, t)
     alone = inside != 0 and inside & (inside - 1) == 0
-    # A region counts only if some colour on the board is missing in it; without a border of markers, only
+    # A region counts only if some color on the board is missing in it; without a border of markers, only
     # if exactly one player is in it.
     if inside == active or (border == 0 and not alone):
         return False
@@ -174,7 +174,7 @@ def may_process(s: Words, t: Table, border: int, size: int, owners: int, work: W
         return False
     if border == 0 or touches_marker(s, t, border, size, work):
         return True
-    # Bounded by collapsed cells alone, the same cells come up for every border colour that has no marker
+    # Bounded by collapsed cells alone, the same cells come up for every border color that has no marker
     # inside, and for none if one player is alone in it: only the first of them counts.
     earlier = owners & ~marked & ((1 << border) - 1)
     return not alone and earlier == 0
@@ -185,7 +185,7 @@ def touches_marker(s: Words, t: Table, border: int, size: int, work: Words) -> b
     for at in range(size):
         cell = work[cells(t) + at]
         for side in range(TERRITORY_SIDES):
-            other = territory_neighbour(t, cell, side)
+            other = territory_neighbor(t, cell, side)
             if other == PAD:
                 break
             if code_at(s, other) == MARKER + border:
@@ -211,13 +211,13 @@ def buried_outside(s: Words, t: Table, player: int, work: Words, size: int) -> b
 def add_border_markers(s: Words, t: Table, size: int, work: Words) -> int:
     """Extend the listed component by the markers that collapse with it; return the new size.
 
-    Markers beside it first, then whatever touches a marker already taken, of any colour.
+    Markers beside it first, then whatever touches a marker already taken, of any color.
     """
     total = size
     for at in range(size):
         cell = work[cells(t) + at]
         for side in range(TERRITORY_SIDES):
-            other = territory_neighbour(t, cell, side)
+            other = territory_neighbor(t, cell, side)
             if other == PAD:
                 break
             total = _take_marker(s, t, other, work, total)
@@ -227,7 +227,7 @@ def add_border_markers(s: Words, t: Table, size: int, work: Words) -> int:
         cell = work[cells(t) + at]
         at += 1
         for side in range(BORDER_SIDES):
-            other = border_neighbour(t, cell, side)
+            other = border_neighbor(t, cell, side)
             if other == PAD:
                 break
             total = _take_marker(s, t, other, work, total)

@@ -7,7 +7,7 @@ import hashlib
 import pytest
 
 from ringrift.data.config import read_nodes
-from ringrift.data.manifest.catalog import Catalogued, Cataloguer
+from ringrift.data.manifest.catalog import Cataloged, Cataloger
 from ringrift.data.plane import DataPlane
 from ringrift.engine.opening import open_engine
 from ringrift.engine.ports import Claimant, NewWork
@@ -46,23 +46,23 @@ async def job(plane, name, *contents, games=2, node="a", stored=True):
 async def test_all_files_of_all_jobs_are_there_with_their_copies(plane):
     first = await job(plane, "one", b"1", b"2")
     second = await job(plane, "two", b"3", b"1")  # one of them as before
-    found = await Cataloguer(plane).catalogue()
-    assert found == Catalogued(registered=3, copies=3, games=6)
+    found = await Cataloger(plane).catalog()
+    assert found == Cataloged(registered=3, copies=3, games=6)
     for digest in (*first, *second):
         assert (await plane.manifest.artifact(digest)).config == "hex8_2p"
         assert [copy.node for copy in await plane.manifest.copies(digest)] == ["a"]
-    assert await Cataloguer(plane).catalogue() == Catalogued()
+    assert await Cataloger(plane).catalog() == Cataloged()
 
 
 async def test_a_copy_that_was_dropped_is_told_again_and_a_file_that_is_gone_is_not(plane):
     (digest,) = await job(plane, "one", b"1")
-    await Cataloguer(plane).catalogue()
+    await Cataloger(plane).catalog()
     await plane.manifest.drop_copy(digest, "a")
     await job(plane, "again", b"1")
     await job(plane, "gone", b"2", stored=False)
     await job(plane, "elsewhere", b"3", stored=False, node="b")
-    found = await Cataloguer(plane).catalogue()
-    assert found == Catalogued(registered=1, copies=1, games=2), "that of the other node has no copy here"
+    found = await Cataloger(plane).catalog()
+    assert found == Cataloged(registered=1, copies=1, games=2), "that of the other node has no copy here"
 
 
 async def test_twenty_files_take_as_many_writes_as_one(plane):
@@ -76,6 +76,6 @@ async def test_twenty_files_take_as_many_writes_as_one(plane):
         return transact(batch)
 
     writer._transact = counted
-    assert (await Cataloguer(plane).catalogue()).registered == 20
+    assert (await Cataloger(plane).catalog()).registered == 20
     assert sum(rounds) == 41  # a card and a copy of each, and how far it came
     assert len(rounds) <= 10, "what comes together is committed together"
