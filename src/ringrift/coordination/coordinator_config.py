@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringrift.events.event import RouterEvent
 from ringrift.process import process_scope, reset_of
-from ringrift.runtime import Runtime
 from ringrift.settings import Settings, read_settings
 
 __all__ = ["CoordinatorConfig", "get_config"]
@@ -19,13 +17,6 @@ def get_settings() -> Settings:
 
 
 reset_settings = reset_of("reset_settings", Settings)
-
-
-def says_that_we_are_gone(event: RouterEvent, runtime: Runtime) -> bool:
-    """Whether *event* claims that this very node is away: it is not, or nobody would hear that here."""
-    if event.event_type not in {"HOST_OFFLINE", "P2P_NODE_DEAD"}:
-        return False
-    return event.payload.get("node_id") in {get_settings().node_name, runtime.hostname}
 
 
 @dataclass(frozen=True, slots=True)

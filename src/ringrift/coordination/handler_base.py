@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from ringrift.coordination.coordinator_config import get_settings
 from ringrift.coordination.event_router import get_router
 from ringrift.engine.run_reports import reported, reported_health
 from ringrift.errors import ConfigError
@@ -243,3 +244,10 @@ class StoreCoordinator(SubscribedCoordinator):
 
     def get_status(self) -> dict[str, Any]:
         return {**super().get_status(), **self.get_stats()}
+
+
+def says_that_we_are_gone(event: RouterEvent, runtime: Runtime) -> bool:
+    """Whether *event* claims that this very node is away: it is not, or nobody would hear that here."""
+    if event.event_type not in {"HOST_OFFLINE", "P2P_NODE_DEAD"}:
+        return False
+    return event.payload.get("node_id") in {get_settings().node_name, runtime.hostname}

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 
 import structlog
 
-from ringrift.coordination.coordinator_config import says_that_we_are_gone
-from ringrift.coordination.handler_base import HandlerBase, SubscribedCoordinator
+from ringrift.coordination.handler_base import HandlerBase, SubscribedCoordinator, says_that_we_are_gone
 from ringrift.coordination.run_coordinator import get_loop_waker
 from ringrift.engine.arguments import check_integer, check_name, check_part, refuse
 from ringrift.engine.blocking import blocking

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from ringrift.coordination.coordinator_config import says_that_we_are_gone
 from ringrift.coordination.event_router import get_router
+from ringrift.coordination.handler_base import says_that_we_are_gone
 from ringrift.coordination.job_scheduler import (
     JobPriority,
     JobSchedulerDaemon,

@@ -16,8 +16,7 @@ from typing import Any
 
 import psutil
 
-from ringrift.coordination.coordinator_config import says_that_we_are_gone
-from ringrift.coordination.handler_base import HearingCoordinator
+from ringrift.coordination.handler_base import HearingCoordinator, says_that_we_are_gone
 from ringrift.coordination.safeguards import get_task_admission
 from ringrift.engine.arguments import check_part
 from ringrift.engine.blocking import blocking

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from ringrift.coordination.coordinator_config import says_that_we_are_gone
-from ringrift.coordination.handler_base import HearingCoordinator
+from ringrift.coordination.handler_base import HearingCoordinator, says_that_we_are_gone
 from ringrift.coordination.utils import BoundedHistory
 from ringrift.daemons.running import attempt, attempt_async
 from ringrift.engine.run_reports import answers_here, reported
