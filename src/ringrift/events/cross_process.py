@@ -35,6 +35,8 @@ _MAILBOX_FULL = 256  # a subscription this far behind is fed again when half is 
 # The log ends a wait when it grows; in a silent one this is how often the rest of a round is done.
 _WAIT_S = 30.0
 _STOP_S = 5.0
+# Own events need not be read, and come many at a time: the cursors are moved past several at once.
+_OWN_S = 0.05
 _OWNER = "events between processes"
 _Stored = Appended | RingRiftError
 
@@ -450,8 +452,11 @@ class CrossProcess:
             return
         waiting = cursor_store.log.wait(after=self._last_fed, timeout_s=_WAIT_S)
         grown = await result_before(waiting, self._wake.wait())
-        if grown is not None:
-            self._last_known = grown
+        if grown is None:
+            return
+        self._last_known = grown
+        if grown <= self._last_own:
+            await result_before(self._runtime.sleep(_OWN_S), self._wake.wait())
 
 
 def _is_only_stopped(storing: asyncio.Task[_Stored]) -> bool:

@@ -283,7 +283,7 @@ class Controller:
     async def reconcile(self) -> None:
         """Take in what ended, decide, order. Safe to repeat, and to break off at any point."""
         self.passes += 1
-        await self.take_in_ends()
+        await self._note_ends()
         # In one read: passes are many, and what is read with each of them is little.
         asked = (HOLDS, WORK_LEASES, WORKERS, RECALL_PREFIX, GAMES_PREFIX, WORKER_PREFIX, JOBS)
         around = await self._engine.kv.entries(*asked)
@@ -339,6 +339,12 @@ class Controller:
 
     async def take_in_ends(self) -> int:
         """Write down which of our jobs ended; return how many."""
+        noted = await self._note_ends()
+        await self._settle()
+        return noted
+
+    async def _note_ends(self) -> int:
+        """Whoever acts on what is noted settles before: in a pass, with the orders that it leads to."""
         noted, more = 0, True
         while more:
             ends = await self._engine.queue.ended(after=self._seen_end, limit=ENDS_AT_ONCE)
@@ -350,7 +356,6 @@ class Controller:
                     await self._note_end(config, end.item, share=shares[config])
                     noted += 1
                 self._seen_end = end.number
-        await self._settle()
         return noted
 
     async def wait_for_end(self, wait_s: float) -> None:
@@ -413,8 +418,8 @@ class Controller:
                 known = ledger.state.workers.get(name)
                 if known is not None and not known.is_set_aside(now_s) and why.by == BY_PLAN:
                     await self._write(config, _elsewhere(name, why, at_s=now_s))
-        await self._settle()
         if aside != self._known_aside:
+            await self._settle()
             await tell_set_aside(self._engine.kv, aside)
             self._known_aside = aside
         for job_id, config in list(self._jobs.items()):
@@ -435,7 +440,6 @@ class Controller:
         for fact in self._cascaded(ledger.state):
             await self._write(config, fact)
         for _ in range(DECISIONS_AT_ONCE):
-            await self._settle()
             made = plan(self._snapshot(ledger.state))
             self.plans[config] = made
             if not made.decided:
@@ -462,7 +466,7 @@ class Controller:
         await self._hand_out()
 
     async def _hand_out(self) -> None:
-        """Put what was ordered into the queue, once the mark covers the orders."""
+        """Put what was ordered into the queue, once the mark covers the orders and what led to them."""
         await self._settle()
         while self._unqueued:
             await self._put_into_queue(self._unqueued[0])

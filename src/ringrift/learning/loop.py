@@ -161,7 +161,7 @@ def _only_prepares(worker: WorkerRecord) -> bool:
 
 END_WAIT_S = 600.0
 PLAN_AT_LEAST_EVERY_S = 2.0
-STATUS_EVERY_S = 1.0
+STATUS_EVERY_S = 2.0
 STATUS_S_MAX = 60.0
 
 

@@ -347,7 +347,11 @@ def planning(games, rows_max):
         plan.choose(rows_max)
         plan.weigh(now_s=NOW, half_life_s=86_400.0)
         totals = plan.totals()
-        kept = [(game, marks.weight) for game in games if (marks := plan.marks_of(0, game.game_id))]
+        kept = [
+            (game, marks.weight)
+            for game in games
+            if (marks := plan.marks_of(0, [game.game_id]).get(game.game_id))
+        ]
     assert totals.games == len(kept)
     assert totals.rows == sum(game.rows for game, _ in kept)
     assert totals.rows_offered == sum(game.rows for game in games)

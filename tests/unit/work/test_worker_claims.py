@@ -342,7 +342,7 @@ def test_the_record_of_a_worker_says_what_is_free(world):
     world(scenario, slots=2, kinds=frozenset({"selfplay", "train"}))
 
 
-def test_progress_is_told_at_most_once_a_second(world):
+def test_progress_is_told_at_most_every_two_seconds(world):
     async def scenario(here):
         item_id = await here.add("train")
         child = await here.child()
@@ -364,9 +364,9 @@ def test_progress_is_told_at_most_once_a_second(world):
             "training",
         )
         assert record.total == 400
-        assert record.done > 380
+        assert record.done > 370
         assert (record.worker, record.attempt, record.extra) == ("w1", 1, {"loss": 1.0})
-        assert 35 <= writes.count(f"jobs/running/{item_id}") <= 41
+        assert 17 <= writes.count(f"jobs/running/{item_id}") <= 21
         assert here.events().count("TASK_HEARTBEAT") == here.events().count("TRAINING_PROGRESS") == 3
         end_well(child)
         await here.until(item_id, DONE)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -502,14 +502,14 @@ def _marked_games(plan: SamplePlan, number: int, path: Path) -> Iterator[MarkedG
     # Asked once per game and kept for the moment until it is read.
     marks: dict[str, Marks] = {}
 
-    def is_in(game_id: str) -> bool:
-        if (found := plan.marks_of(number, game_id)) is not None:
-            marks[game_id] = found
-        return found is not None
+    def which_are_in(game_ids: Sequence[str]) -> Collection[str]:
+        found = plan.marks_of(number, game_ids)
+        marks.update(found)
+        return found
 
     # Every value was checked when its games were offered, and it is compared with what it was then.
     with open_shard(path, every_value=False) as shard:
-        for stored in shard.games(is_in):
+        for stored in shard.games(which_are_in):
             if isinstance(stored, StoredGame):
                 yield stored, marks.pop(stored.game.game_id)
 

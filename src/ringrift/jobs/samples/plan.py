@@ -203,11 +203,12 @@ class SamplePlan:
         weight = "UPDATE games SET weight = unscaled(engine_mode, completed_s) / ?"
         self._db.execute(f"{weight} WHERE weight IS NOT NULL", (scale,))
 
-    def marks_of(self, shard: int, game_id: str) -> Marks | None:
-        """None if this game of this shard is not in."""
-        query = "SELECT weight, quality FROM games WHERE game_id = ? AND shard = ? AND weight IS NOT NULL"
-        found = self._db.execute(query, (game_id, shard)).fetchone()
-        return None if found is None else Marks(*found)
+    def marks_of(self, shard: int, game_ids: Sequence[str]) -> dict[str, Marks]:
+        """Of those games of this shard that are in."""
+        marks = ", ".join("?" * len(game_ids))
+        query = "SELECT game_id, weight, quality FROM games WHERE shard = ? AND weight IS NOT NULL"
+        found = self._db.execute(f"{query} AND game_id IN ({marks})", (shard, *game_ids))
+        return {game_id: Marks(weight, quality) for game_id, weight, quality in found}
 
     def totals(self) -> PlanTotals:
         return PlanTotals(*self._db.execute(_TOTALS).fetchone())

@@ -183,7 +183,7 @@ def _sample(params: RecomputeParams, game: Game) -> list[PlayedGame | BrokenGame
     with open_shard(params.shard) as shard:
         ids = sorted((summary.game_id for summary in shard.summaries()), key=lot)
         wanted = set(ids[: params.sample_games])
-        stored = list(shard.games(wanted.__contains__))
+        stored = list(shard.games(wanted.intersection))
     return [each if isinstance(each, BrokenGame) else each.game for each in stored]
 
 

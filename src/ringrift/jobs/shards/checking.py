@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from math import inf, log
 from statistics import fmean
 from typing import TypeVar
@@ -529,13 +529,16 @@ class QualityScores:
 
     def _compare(self) -> None:
         """Note how far each game went with another; its most similar one stands beside it when sorted."""
-        before: tuple[int, bytes] | None = None
         longest = "UPDATE games SET shared = max(shared, ?) WHERE number = ?"
-        for number, actions in self._db.execute("SELECT number, actions FROM games ORDER BY actions"):
-            if before is not None:
-                common = common_moves(before[1], actions)
-                self._db.executemany(longest, [(common, before[0]), (common, number)])
-            before = (number, actions)
+        self._db.executemany(longest, self._alike())
+
+    def _alike(self) -> Iterator[tuple[int, int]]:
+        """How many moves each game shares with its neighbors, and its number."""
+        sorted_games = self._db.execute("SELECT number, actions FROM games ORDER BY actions")
+        for (before, its), (number, actions) in pairwise(sorted_games):
+            common = common_moves(its, actions)
+            yield common, before
+            yield common, number
 
     def _median_moves(self, count: int) -> float:
         middle = "SELECT moves FROM games ORDER BY moves LIMIT ? OFFSET ?"

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from operator import itemgetter
 from pathlib import Path
 
@@ -121,10 +122,12 @@ class ShardReader:
         for row in self._db.execute(_SUMMARIES):
             yield GameSummary(*row)
 
-    def games(self, wanted: Callable[[str], bool] | None = None) -> Iterator[StoredGame | BrokenGame]:
-        """Every game, or those whose id is wanted, in the order in which the run numbered them."""
-        rows = (row for row in self._db.execute(_GAMES) if wanted is None or wanted(row[0]))
-        for some in _short_together(rows):
+    def games(
+        self, wanted: Callable[[Sequence[str]], Collection[str]] | None = None
+    ) -> Iterator[StoredGame | BrokenGame]:
+        """Every game, or of some ids at a time those that *wanted* returns; in the order of the run."""
+        rows: Iterable[Row] = self._db.execute(_GAMES)
+        for some in _short_together(rows if wanted is None else _wanted(rows, wanted)):
             yield from self._games_together(some) or map(self._game_alone, some)
 
     def _games_together(self, games: Sequence[Row]) -> list[StoredGame]:
@@ -158,6 +161,13 @@ class ShardReader:
             if len(moves) > moves_max or size > bytes_max:
                 raise Undecodable(f"more than {moves_max} moves, or policies of {bytes_max} bytes")
         return stored_games(games, players, moves)
+
+
+def _wanted(games: Iterable[Row], wanted: Callable[[Sequence[str]], Collection[str]]) -> Iterator[Row]:
+    remaining = iter(games)
+    while some := list(islice(remaining, GAMES_AT_ONCE)):
+        chosen = wanted([game[0] for game in some])
+        yield from (game for game in some if game[0] in chosen)
 
 
 def _short_together(games: Iterable[Row]) -> Iterator[list[Row]]:

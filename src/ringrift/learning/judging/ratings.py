@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import lru_cache
 from itertools import pairwise, zip_longest
-from math import hypot, inf, log2
-from statistics import pstdev
+from math import hypot, inf, log2, sqrt
+from statistics import fmean
 from typing import Protocol
 
 import msgspec
@@ -621,15 +621,21 @@ def assess_stability(samples: Sequence[RatedAt], *, now_s: float) -> StabilityAs
     safe = level not in (StabilityLevel.VOLATILE, StabilityLevel.DECLINING)
     reason = f"volatility {score:.2f}, {slope:+.1f} ± {error:.1f} rating points per hour"
     advice = [] if safe else ["play more rating games"]
-    deviation, swing = pstdev(ratings), max(ratings) - min(ratings)
+    deviation, swing = _spread(ratings), max(ratings) - min(ratings)
     return StabilityAssessment(
         level, score, slope, error, deviation, swing, len(recent), safe, reason, advice
     )
 
 
+def _spread(ratings: Sequence[float]) -> float:
+    """The standard deviation, asked for often; `statistics.pstdev` is exact and takes many times as long."""
+    mean = fmean(ratings)
+    return sqrt(fmean([(rating - mean) ** 2 for rating in ratings]))
+
+
 def volatility(ratings: Sequence[float], slope_per_hour: float) -> float:
     """0.4 spread, 0.3 swing, 0.2 changes of direction, 0.1 decline; between 0 and 1."""
-    spread = pstdev(ratings)
+    spread = _spread(ratings)
     swing = max(ratings) - min(ratings)
     turns = _turns(ratings) / max(1, len(ratings) - 2)
     decline = min(0.5, -slope_per_hour / 5.0) if slope_per_hour < 0 else 0.0

@@ -62,9 +62,9 @@ from ringrift.work.job.runner import (
 )
 from ringrift.work.tasks import DurationStore, TaskOutcome
 from ringrift.work.worker.records import (
+    PROGRESS_S,
     RUNNING_RENEW_S,
     RUNNING_TTL_S,
-    TELL_S,
     RunningRecord,
     WorkerConfig,
     epochs_so_far,
@@ -249,7 +249,7 @@ async def tell_progress(claim: Claim, order: JobOrder, job: RunningJob, context:
         if now_s - event_s >= HEARTBEAT_S:
             event_s = now_s
             await events.moved(claim, order, job.job_output, job.elapsed_s)
-        await runtime.sleep(TELL_S)
+        await runtime.sleep(PROGRESS_S)
 
 
 async def forget_progress(item_id: str, context: WorkerContext) -> None:

@@ -98,6 +98,7 @@ WORKER_RENEW_S = 5.0
 RUNNING_TTL_S = 30.0
 RUNNING_RENEW_S = 10.0
 TELL_S = 1.0  # no record is written more often
+PROGRESS_S = 2.0  # nor that of a running job; the status of the run is as old
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, kw_only=True):
