@@ -106,13 +106,22 @@ def reported_getters(thing: object) -> Iterator[ReportedGetter]:
     Of a name that *thing* lists in `answers_instead` only what it answers itself, and not what its other base
     classes would: nobody asks those any more.
     """
-    instead: frozenset[str] = getattr(thing, "answers_instead", frozenset())
-    for home in type(thing).__mro__:
-        for name, getter in vars(home).items():
-            if name in instead and getter is not getattr(type(thing), name):
-                continue
-            if (waits := getattr(getter, _MARK, None)) is not None:
-                yield ReportedGetter(_key(thing, getter), functools.partial(getter, thing), waits)
+    for getter, waits in _reported_of(type(thing)):
+        yield ReportedGetter(_key(thing, getter), functools.partial(getter, thing), waits)
+
+
+@functools.lru_cache(
+    maxsize=512
+)  # the same every few seconds for each of many objects, and hardly any attribute is one
+def _reported_of(kind: type[Any]) -> tuple[tuple[Callable[..., Any], bool], ...]:
+    instead: frozenset[str] = getattr(kind, "answers_instead", frozenset())
+    return tuple(
+        (getter, waits)
+        for home in kind.__mro__
+        for name, getter in vars(home).items()
+        if (name not in instead or getter is getattr(kind, name))
+        and (waits := getattr(getter, _MARK, None)) is not None
+    )
 
 
 def answers_here(thing: Working) -> bool:

@@ -485,6 +485,7 @@ class QualityScores:
 
     def __init__(self) -> None:
         self._db = scratch_database(_TABLES)
+        self._waiting: list[tuple[str, int, int, float, bytes]] = []  # to be stored many at a time
 
     def __enter__(self) -> QualityScores:
         return self
@@ -493,6 +494,7 @@ class QualityScores:
         self._db.close()
 
     def __len__(self) -> int:
+        self._store()
         count: int = self._db.execute("SELECT count(*) FROM games").fetchone()[0]
         return count
 
@@ -502,16 +504,22 @@ class QualityScores:
             "phases": phase_balance(traits.kinds),
             "source": SOURCE_KNOWN if traits.source_known else SOURCE_UNKNOWN,
         }
-        self._db.execute(
-            "INSERT INTO games (name, rows, moves, fixed, actions) VALUES (?, ?, ?, ?, ?)",
+        self._waiting.append(
             (
                 name,
                 rows,
                 len(traits.actions),
                 sum(WEIGHTS[part] * value for part, value in fixed.items()),
                 traits.actions.astype(ACTION_TYPE).tobytes(),
-            ),
+            )
         )
+        if len(self._waiting) >= GAMES_AT_ONCE:
+            self._store()
+
+    def _store(self) -> None:
+        into = "INSERT INTO games (name, rows, moves, fixed, actions) VALUES (?, ?, ?, ?, ?)"
+        self._db.executemany(into, self._waiting)
+        self._waiting.clear()
 
     def scored(self, optimal_moves: float | None = None) -> Iterator[ScoredGame]:
         """Every game in the order in which they came; *optimal_moves* is their median if not given."""
