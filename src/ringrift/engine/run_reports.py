@@ -9,8 +9,8 @@ Asking starts nothing, writes nothing, makes no store, and waits a second at mos
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -106,14 +106,15 @@ def reported_getters(thing: object) -> Iterator[ReportedGetter]:
     Of a name that *thing* lists in `answers_instead` only what it answers itself, and not what its other base
     classes would: nobody asks those any more.
     """
-    for getter, waits in _reported_of(type(thing)):
+    for getter, waits in _reported_of(cast("Hashable", type(thing))):
         yield ReportedGetter(_key(thing, getter), functools.partial(getter, thing), waits)
 
 
 @functools.lru_cache(
     maxsize=512
 )  # the same every few seconds for each of many objects, and hardly any attribute is one
-def _reported_of(kind: type[Any]) -> tuple[tuple[Callable[..., Any], bool], ...]:
+def _reported_of(kind: Hashable) -> tuple[tuple[Callable[..., Any], bool], ...]:
+    assert isinstance(kind, type)
     instead: frozenset[str] = getattr(kind, "answers_instead", frozenset())
     return tuple(
         (getter, waits)
