@@ -231,8 +231,9 @@ class RequestCarrier:
                 await self._runtime.sleep(AGAIN_S)
 
     async def _start_asked_for(self) -> None:
-        for entry in await self._kv.entries(REQUESTS):
-            request = _read(entry)
+        read = [(entry, _read(entry)) for entry in await self._kv.entries(REQUESTS)]
+        # In the order of asking: else the next run starts the alias that this one refused.
+        for entry, request in sorted(read, key=lambda each: each[1].at_s if each[1] else 0.0):
             # A stop that stands is carried out by now, unless its daemon's work is done under another name.
             unit = None if request is None else self._unit(request.daemon)
             stands = unit is not None and STOPPED_BY_PERSON in unit.holds and not self._other_name(unit)

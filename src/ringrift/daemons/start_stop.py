@@ -76,6 +76,8 @@ class Starter:
             return refusal
         if wait_for_deps:
             await self._bring_up_needs(unit)
+            if refusal := self._name_refusal(unit):  # another name of it was started meanwhile
+                return refusal
         self._want(unit)
         self._supervisor.look([daemon_type])
         await self._wait_until_settled([daemon_type])
@@ -135,8 +137,9 @@ class Starter:
 
     def _want(self, unit: Unit) -> None:
         unit.wanted = True
+        name = unit.spec.deprecated_for or unit.daemon_type
         for alias in self._supervisor.aliases.values():
-            if alias.spec.deprecated_for == unit.daemon_type:
+            if alias is not unit and alias.spec.deprecated_for == name:
                 alias.wanted = False  # one that was stopped or given up must not come back beside it
         if unit.phase is Phase.ABSENT and unit.ended is not Ended.LEAKED:
             unit.ended, unit.restart_at_s = Ended.NEVER_RAN, None
@@ -208,7 +211,7 @@ class Starter:
         down = other.why_resting(STOPPED_BY_PERSON) or self._supervisor.why(name)
         does = f"{name} does the same and is {'not up' if down else 'running'}"
         down = f" ({down})" if down else ""
-        if unit.spec.deprecated_for is None:
+        if other.spec.deprecated_for is not None:
             return f"{does}{down}; stop {name} first"
         return f"deprecated: {does}{down}; start {name} instead" if down else f"deprecated: {does}"
 

@@ -272,16 +272,18 @@ class Supervisor:
         return {t: self._view(self.units[t], now_s=now_s, done_by_alias=t in done) for t in asked}
 
     def other_name(self, unit: Unit) -> Unit | None:
-        """The daemon that does the same under its other name, and is to: two would do the work twice.
+        """The daemon that does the same under another name, and is to: two would do the work twice.
 
-        For an alias also one that a person stopped: an alias is no way round that.
+        For an alias also an original that a person stopped: an alias is no way round that.
         """
-        original = self.units.get(unit.spec.deprecated_for) if unit.spec.deprecated_for else None
+        name = unit.spec.deprecated_for or unit.daemon_type
+        original = None if name == unit.daemon_type else self.units.get(name)
         if original is not None and (original.wanted or STOPPED_BY_PERSON in original.holds):
             return original
         for alias in self.aliases.values():
             held = STOPPED_BY_PERSON in alias.holds or alias.ended in (Ended.GIVEN_UP, Ended.COMPLETED)
-            if alias.spec.deprecated_for == unit.daemon_type and alias.wanted and not held:
+            is_same = alias is not unit and alias.spec.deprecated_for == name
+            if is_same and alias.wanted and not held:
                 return alias
         return None
 

@@ -30,6 +30,7 @@ ORIGINAL, ALIAS, COUNTS_ON_IT = (
     DaemonType.UNIFIED_PROMOTION,
     DaemonType.MODEL_DISTRIBUTION,
 )
+SECOND = DaemonType.VAST_CPU_PIPELINE  # another alias of it, here
 NEEDS = {NEEDS_IT: [BASE], COUNTS_ON_IT: [ORIGINAL]}
 
 
@@ -50,7 +51,7 @@ class Run:
     @asynccontextmanager
     async def alive(self, started=(BASE, NEEDS_IT), **factories):
         manager = make_manager(runtime=self.runtime, registry=rows(*self._specs()))
-        for daemon in (BASE, NEEDS_IT, OTHER, ORIGINAL, ALIAS, COUNTS_ON_IT):
+        for daemon in (BASE, NEEDS_IT, OTHER, ORIGINAL, ALIAS, SECOND, COUNTS_ON_IT):
             self.daemons[daemon] = factories.get(daemon.value, Steady())
             manager.register_factory(daemon, self.daemons[daemon], depends_on=NEEDS.get(daemon, []))
         carrier = RequestCarrier(self.kv, manager, self.runtime)
@@ -68,7 +69,8 @@ class Run:
         others = [
             DaemonSpec(daemon_type=daemon) for daemon in (BASE, NEEDS_IT, OTHER, ORIGINAL, COUNTS_ON_IT)
         ]
-        return [*others, DaemonSpec(daemon_type=ALIAS, deprecated_for=ORIGINAL)]
+        aliases = [DaemonSpec(daemon_type=alias, deprecated_for=ORIGINAL) for alias in (ALIAS, SECOND)]
+        return [*others, *aliases]
 
     async def ask(self, daemon, want, reason=""):
         """Ask, and return the answer of the run."""
@@ -283,3 +285,17 @@ def test_who_counts_on_a_daemon_is_named_unless_it_is_an_alias_or_down_itself():
     told = what_it_means("evaluation", {"auto_promotion"})
     assert "auto_promotion" not in told
     assert "model_distribution counts on it and goes on without it" in told
+
+
+def test_an_alias_that_a_person_stopped_does_not_come_back_beside_another_one():
+    async def main():
+        run = Run()
+        async with run.alive([BASE]):
+            asked = ((ALIAS, DaemonVerb.START), (ALIAS, DaemonVerb.STOP), (SECOND, DaemonVerb.START))
+            for daemon, want in asked:
+                assert (await run.ask(daemon, want)).problem == ""
+            assert f"stop {SECOND} first" in (await run.ask(ALIAS, DaemonVerb.START)).problem
+            await run.runtime.sleep(60)
+            assert (run.daemons[ALIAS].alive, run.daemons[SECOND].alive) == (0, 1)
+
+    in_simulation(main)

@@ -318,6 +318,27 @@ def test_17_a_deprecated_face_is_refused_beside_its_successor_and_left_out_of_pr
     in_simulation(main)
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_17_of_two_old_names_of_one_daemon_one_runs(order: int) -> None:
+    async def main() -> None:
+        one, other = [DaemonType.EPHEMERAL_SYNC, DaemonType.CLUSTER_DATA_SYNC][::order]
+        manager, daemons = make_manager(), {one: Steady(), other: Steady()}
+        for name, daemon in daemons.items():
+            manager.register_factory(name, daemon, depends_on=[], capability="")
+        assert await manager.start(one)
+        assert await manager.start(one), "it is no other name of itself"
+        assert not await manager.start(other)
+        last_error = str(manager.get_status()[other].last_error)
+        assert f"{one} does the same and is running; stop {one} first" in last_error
+        assert daemons[other].lives == 0
+        await manager.stop(one)
+        assert await manager.start(other)
+        assert daemons[one].alive == 0
+        await manager.shutdown()
+
+    in_simulation(main)
+
+
 def test_17_every_daemon_that_can_run_is_in_a_profile() -> None:
     """An old name may be in none, if what took its place is."""
     specs = {spec.daemon_type: spec for spec in product_registry()}
