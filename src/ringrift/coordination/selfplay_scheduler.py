@@ -23,7 +23,7 @@ from ringrift.coordination.job_scheduler import (
     wire_job_events,
 )
 from ringrift.coordination.progress_watchdog import velocity_per_hour
-from ringrift.coordination.run_coordinator import StageDaemon, get_loop_waker
+from ringrift.coordination.run_coordinator import SAID, StageDaemon, get_loop_waker
 from ringrift.coordination.selfplay_orchestrator import (
     SelfplayOrchestrator,
     SelfplayTask,
@@ -37,6 +37,7 @@ from ringrift.coordination.selfplay_orchestrator import (
 from ringrift.engine.blocking import run_blocking
 from ringrift.engine.opening import get_engine
 from ringrift.engine.ports import KeyValue
+from ringrift.engine.records import read_record, write_record
 from ringrift.engine.run_reports import answers_here, reported
 from ringrift.events.event import RouterEvent
 from ringrift.events.subscriptions import Callback
@@ -98,6 +99,7 @@ __all__ = [
 ]
 
 NAME = "selfplay_scheduler"
+ANNOUNCED_KEY = SAID + NAME  # the shares as they were last told, by config
 INTERVAL_S = 15.0
 FIRST_S = 1.0
 ANSWER_S = 10.0
@@ -146,7 +148,6 @@ class SelfplayScheduler(StageDaemon):
         self.nodes = NodeNotes()
         self.signals = ConfigSignals()
         self.run_seen: RunStatus | None = None
-        self._reported_shares: dict[str, float] = {}
         self._reported_workers: int | None = None
         self._reported_unfit: frozenset[str] = frozenset()  # nodes
 
@@ -215,19 +216,21 @@ class SelfplayScheduler(StageDaemon):
         self.run_seen = run
         await self._tell_workers(run)
         await self._tell_unfit(await live_workers(kv), run)
+        # Kept in the store of the run: a start is no change, and what moved meanwhile is one.
+        announced = await read_record(kv, ANNOUNCED_KEY, dict[str, float]) or {}
         for config in run.configs:
-            if config not in self._reported_shares:
+            if config not in announced:
                 registered = {"config_key": config, "scheduler_name": "share_of_selfplay"}
                 await self._tell("SCHEDULER_REGISTERED", registered)
         shares = {config: seen.share for config, seen in run.configs.items()}
-        changed = _changed(self._reported_shares, shares)
+        changed = _changed(announced, shares)
         for config in changed:
-            await self._tell_share(config, self._reported_shares.get(config), shares)
-        # Only what was told is remembered, so small moves add up until they are told.
-        self._reported_shares = {
-            **{c: s for c, s in self._reported_shares.items() if c in shares},
-            **_kept(shares, changed),
-        }
+            await self._tell_share(config, announced.get(config), shares)
+        # Only what was told is remembered, so small moves add up until they are told; and only after it was:
+        # whoever is killed in between says it again.
+        kept = {**{c: s for c, s in announced.items() if c in shares}, **_kept(shares, changed)}
+        if kept != announced:
+            await write_record(kv, ANNOUNCED_KEY, kept)
 
     async def _tell_workers(self, run: RunStatus) -> None:
         if self._reported_workers is not None and self._reported_workers != run.workers:

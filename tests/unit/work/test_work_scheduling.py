@@ -281,6 +281,28 @@ async def test_the_scheduler_shows_and_tells_the_runs_shares(router, heard):
     await engine.close()
 
 
+async def test_a_start_is_no_change_of_shares_and_what_moved_meanwhile_is_one(router, heard):
+    runtime = ManualRuntime()
+    engine = memory_engine(runtime)
+
+    async def a_start():
+        heard.clear()
+        await SelfplayScheduler(router=router, runtime=runtime, kv=engine.kv)._run_cycle()
+        return [(name, payload["config_key"]) for name, payload in heard]
+
+    await put_run(engine, runtime, a_2p=idle_config(share=0.7), b_2p=idle_config(share=0.3))
+    assert len(await a_start()) == 4
+    assert await a_start() == []
+    await put_run(engine, runtime, a_2p=idle_config(share=0.5), c_2p=idle_config(share=0.5))
+    assert await a_start() == [
+        ("SCHEDULER_REGISTERED", "c_2p"),
+        ("SELFPLAY_ALLOCATION_UPDATED", "a_2p"),
+        ("SELFPLAY_RATE_CHANGED", "a_2p"),
+        ("SELFPLAY_ALLOCATION_UPDATED", "c_2p"),
+    ]
+    await engine.close()
+
+
 async def test_a_dead_node_gets_nothing_and_a_strained_one_half(router):
     runtime = ManualRuntime()
     engine = memory_engine(runtime)
