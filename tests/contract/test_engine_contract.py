@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from nats_server import NatsServer
 from ringrift.engine.limits import EngineLimits
 from ringrift.engine.memory import MemoryStore, memory_engine
+from ringrift.engine.nats.engine import open_nats
+from ringrift.engine.nats.link import NatsConfig
 from ringrift.engine.sqlite.engine import open_sqlite
 from ringrift.engine.sqlite.files import SqliteConfig
 from ringrift.testing.engine_contract import (
@@ -60,7 +63,37 @@ class SqliteBench(MemoryBench):
         return self.opened[-1]
 
 
-BENCHES = {"memory": MemoryBench, "sqlite": SqliteBench}
+class NatsBench(MemoryBench):
+    """Each test has streams of its own on one server."""
+
+    server = None
+    count = 0
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        NatsBench.server = NatsBench.server or NatsServer.start()
+        NatsBench.count += 1
+        self.config = NatsConfig(
+            servers=(NatsBench.server.url,),
+            blob_dir=folder / "blobs",
+            name=f"T{NatsBench.count}",
+            limits=LIMITS,
+            poll_s=0.5,
+        )
+
+    async def open(self):
+        self.opened.append(await asyncio.to_thread(open_nats, self.config, self.runtime))
+        return self.opened[-1]
+
+    async def settle(self):
+        await asyncio.sleep(0.1)
+
+    async def close(self):
+        await super().close()
+        await NatsBench.server.drop(self.config.name)
+
+
+BENCHES = {"memory": MemoryBench, "sqlite": SqliteBench, "nats": NatsBench}
 
 
 @pytest.fixture(params=BENCHES)

@@ -145,6 +145,7 @@ COMMANDS = {
     "data": Place("ringrift.cli.data.commands:data", "Files and their copies: list, verify, sync, back up."),
     "daemons": Place("ringrift.cli.processes:daemons", "Every daemon: its state, or why it cannot run."),
     "events": Place("ringrift.cli.events:events", "Look events up, watch them, check their wiring, repair."),
+    "engine": Place("ringrift.cli.engine:engine", "The store of many machines: start a server, check one."),
     "config": Place("ringrift.cli.config:config", "Every setting and where its value came from.", logs=False),
     "game": Place(
         "ringrift.cli.programs:game", "Rules of the games: counts, records, positions.", logs=False

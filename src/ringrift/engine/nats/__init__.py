@@ -1,0 +1,1 @@
+"""The engine on NATS JetStream: one store for many machines."""
