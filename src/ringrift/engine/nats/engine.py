@@ -87,7 +87,7 @@ async def _assemble(link: NatsLink, runtime: Runtime) -> Engine:
     def announce(*changed: str) -> None:
         """Wake who waits here, and tell the others; a word that gets lost costs them a poll."""
         topics.wake(changed)
-        link.tell(wake, ",".join(changed).encode())
+        link.tell(changed)
 
     with translated("wake-ups"):
         await link.client.subscribe(wake, cb=heard)

@@ -88,12 +88,17 @@ class NatsEventLog:
     async def _append(self, events: Sequence[LogEvent]) -> list[Appended]:
         async with self._appending:
             await self._make_room()
-            outcome: list[Appended] = []
-            for start in range(0, len(events), BATCH_MAX):
-                outcome += await self._append_some(events[start : start + BATCH_MAX])
-            self._last = max(self._last, outcome[-1].seq)
-            self._unseen += len(outcome)
-            return outcome
+            if len(events) > BATCH_MAX:  # in several batches, and nobody else's in between
+                return await self._append_all(events)
+        return await self._append_all(events)
+
+    async def _append_all(self, events: Sequence[LogEvent]) -> list[Appended]:
+        outcome: list[Appended] = []
+        for start in range(0, len(events), BATCH_MAX):
+            outcome += await self._append_some(events[start : start + BATCH_MAX])
+        self._last = max(self._last, outcome[-1].seq)
+        self._unseen += len(outcome)
+        return outcome
 
     async def _append_some(self, events: Sequence[LogEvent]) -> list[Appended]:
         writes = [self._write_of(event) for event in events]

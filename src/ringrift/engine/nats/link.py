@@ -12,11 +12,12 @@ import json
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +28,8 @@ from nats.errors import Error as NatsError
 from nats.errors import MaxPayloadError, NoRespondersError
 
 from ringrift.engine.limits import EngineLimits
-from ringrift.errors import ConfigError, Unavailable, storable_text
+from ringrift.errors import ConfigError, RingRiftError, Unavailable, storable_text
+from ringrift.task_owner import TaskOwner
 
 T = TypeVar("T")
 
@@ -105,6 +107,20 @@ def translated(what: str) -> Iterator[None]:
         raise Unavailable(f"{what}: {error.text} ({error.code})") from None
 
 
+@dataclass(slots=True, eq=False)
+class _Call:
+    work: Coroutine[Any, Any, Any]
+    answer: asyncio.Future[Any]  # on the caller's loop
+
+
+async def _outcome(work: Coroutine[Any, Any, T]) -> T | RingRiftError:
+    """What *work* came to; a refusal is an answer too, and not the failure of a task."""
+    try:
+        return await work
+    except RingRiftError as error:
+        return error
+
+
 class NatsLink:
     """From `open` to `close`; every call works on every event loop."""
 
@@ -115,6 +131,11 @@ class NatsLink:
         self._client = Client()
         self._heard: deque[Exception] = deque(maxlen=HEARD_MAX)  # while it is not connected
         self._closed = self._is_open = False
+        self._handing = threading.Lock()
+        self._calls: list[_Call] = []
+        self._ended: dict[asyncio.AbstractEventLoop, list[tuple[_Call, asyncio.Task[Any]]]] = {}
+        self._topics: set[str] = set()
+        self._tasks = TaskOwner("calls of NATS")
         self.failure = ""  # why there is no connection any more, and none will come
         self.reconnected: list[Callable[[], None]] = []  # called when the connection is there again
 
@@ -211,21 +232,77 @@ class NatsLink:
         if self._closed or self.failure:
             work.close()
             raise Unavailable(self.failure or "this engine is closed")
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._hand_over(_Call(work, answer))
         try:
             async with asyncio.timeout(self.config.call_wait_s):
-                return await asyncio.wrap_future(self.begin(work))
+                return await answer
         except TimeoutError:
             wait_s = self.config.call_wait_s
             raise Unavailable(f"NATS took more than {wait_s:g} s; a write may still take effect") from None
 
-    def tell(self, subject: str, content: bytes) -> None:
-        """Publish a word that may get lost; from any thread."""
-        if not self._closed:
-            self.begin(self._tell(subject, content))
+    def _hand_over(self, call: _Call) -> None:
+        """Waking another thread costs more than most calls: those that come together share it, both ways."""
+        with self._handing:
+            self._calls.append(call)
+            is_first = len(self._calls) == 1
+        if is_first:
+            self._loop.call_soon_threadsafe(self._take_over)
 
-    async def _tell(self, subject: str, content: bytes) -> None:
+    def _take_over(self) -> None:
+        with self._handing:
+            calls, self._calls = self._calls, []
+        for call in calls:
+            task = self._tasks.create_task(_outcome(call.work))
+            call.answer.add_done_callback(partial(self._give_up, task))
+            task.add_done_callback(partial(self._hand_back, call))
+
+    def _give_up(self, task: asyncio.Task[Any], _: asyncio.Future[Any]) -> None:
+        """The caller has his answer, or waits no longer."""
+        if not task.done() and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(task.cancel)
+
+    def _hand_back(self, call: _Call, task: asyncio.Task[Any]) -> None:
+        loop = call.answer.get_loop()
+        with self._handing:
+            ended = self._ended.setdefault(loop, [])
+            ended.append((call, task))
+            is_first = len(ended) == 1
+        if is_first:
+            try:
+                loop.call_soon_threadsafe(self._answer, loop)
+            except RuntimeError:  # that loop has ended, and its callers with it
+                with self._handing:
+                    self._ended.pop(loop, None)
+
+    def _answer(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._handing:
+            ended = self._ended.pop(loop, [])
+        for call, task in ended:
+            if call.answer.done():
+                continue
+            if task.cancelled():
+                call.answer.set_exception(Unavailable("this engine is closed"))
+            elif (error := task.exception()) is not None:
+                call.answer.set_exception(error)
+            elif isinstance(outcome := task.result(), RingRiftError):
+                call.answer.set_exception(outcome)
+            else:
+                call.answer.set_result(outcome)
+
+    def tell(self, topics: Iterable[str]) -> None:
+        """Publish that *topics* changed, a word that may get lost; from any thread."""
+        with self._handing:
+            is_first = not self._topics
+            self._topics.update(topics)
+        if is_first and not self._closed:
+            self.begin(self._tell())
+
+    async def _tell(self) -> None:
+        with self._handing:
+            topics, self._topics = self._topics, set()
         with suppress(NatsError, OSError):
-            await self._client.publish(subject, content)
+            await self._client.publish(f"{self.config.subjects}.wake", ",".join(sorted(topics)).encode())
 
     # --- on the loop of the connection ------------------------------------------------------------------
 
@@ -267,9 +344,14 @@ class NatsLink:
         if self._closed:
             return
         self._closed = True
-        with suppress(Exception):  # whatever the client thinks of its end: the thread has to end
-            self.begin(self._client.close()).result(CLOSE_S)
+        with suppress(FutureTimeout):
+            self.begin(self._end()).result(CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(CLOSE_S)
         if not self._thread.is_alive():
             self._loop.close()
+
+    async def _end(self) -> None:
+        await self._tasks.stop(CLOSE_S / 2)
+        with suppress(NatsError, OSError):
+            await self._client.close()
