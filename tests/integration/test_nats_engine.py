@@ -13,9 +13,10 @@ from nats_server import NatsServer, start_cluster
 from ringrift.engine.nats.engine import open_nats
 from ringrift.engine.nats.link import NatsConfig
 from ringrift.engine.nats.stream import _page_of
-from ringrift.engine.ports import Claimant, Completion, LogEvent, NewWork, WorkState
+from ringrift.engine.ports import Claimant, Completion, CursorKey, LogEvent, NewWork, Position, WorkState
 from ringrift.errors import AlreadyExists, ConfigError, RevisionMismatch, Unavailable
 from ringrift.runtime import SystemRuntime
+from ringrift.testing.engine_contract import ShiftedRuntime
 
 WORKER = Claimant(worker="w")
 WHOLE_S = 30.0
@@ -342,4 +343,16 @@ async def test_a_client_that_the_server_sends_away_for_good_says_so(server, tmp_
     assert "authorization" in engine.failure
     with pytest.raises(Unavailable, match="authorization"):
         await engine.kv.get("a")
+    await engine.close()
+
+
+async def test_positions_that_nobody_moves_leave_with_time(server, tmp_path):
+    runtime = ShiftedRuntime()
+    engine = await asyncio.to_thread(open_nats, config_of([server], tmp_path), runtime)
+    await engine.events.commit({CursorKey("c", "gone"): Position(0)})
+    runtime.advance(31 * 86_400)
+    await engine.events.commit({CursorKey("c", "there"): Position(0)})
+    await engine.events.trim()
+    assert await engine.events.positions("gone") == {}
+    assert await engine.events.positions("there") == {"c": Position(0)}
     await engine.close()

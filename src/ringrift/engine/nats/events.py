@@ -70,6 +70,7 @@ class NatsEventLog:
     def __init__(self, store: NatsStore, events: Stream) -> None:
         self._store, self._events = store, events
         self._limits = store.stream.link.config.limits
+        self._began_s = store.runtime.boot_s()
         self._first = self._last = 0  # as of the last look
         self._unseen = 0  # appended since then
         self._appending = asyncio.Lock()  # what one call brings stands together, also in several batches
@@ -261,12 +262,15 @@ class NatsEventLog:
 
         async def work() -> None:
             for place in places:
-                stored = await self._store.stream.get(place)
-                if stored is not None and not stored.is_gone:
-                    gone = {GONE: "forgotten", TTL: f"{GONE_KEPT_S}s"}
-                    await self._store.stream.write(Write(place, b"", gone))
+                await self._forget(place)
 
         await self._store.call(work)
+
+    async def _forget(self, place: str) -> None:
+        stored = await self._store.stream.get(place)
+        if stored is not None and not stored.is_gone:
+            gone = {GONE: "forgotten", TTL: f"{GONE_KEPT_S}s"}
+            await self._store.stream.write(Write(place, b"", gone))
 
     # --- retention ------------------------------------------------------------------------------------------
 
@@ -277,8 +281,12 @@ class NatsEventLog:
         now_s, limits = self._store.clock.now_s(), self._limits
         await self._look()
         positions = await self._positions()
-        old_s = now_s - limits.event_retention_s
-        by_age = min(await self._seq_before(old_s), self._seen_by_all(positions, old_s))
+        by_age = 0
+        # Not soon after a start: when all were away for long, nobody has seen what grew old meanwhile.
+        if self._store.runtime.boot_s() - self._began_s >= limits.age_grace_s:
+            old_s = now_s - limits.event_retention_s
+            by_age = min(await self._seq_before(old_s), self._seen_by_all(positions, old_s))
+            await self._forget_unmoved(positions, now_s - limits.cursor_retention_s)
         seen = self._seen_by_all(positions, now_s - limits.subscription_life_s)
         keep_from = 1 + max(by_age, min(self._last - limits.event_retention_rows, seen))
         if keep_from <= self._first:
@@ -286,6 +294,12 @@ class NatsEventLog:
         purged = await self._events.purge(below=keep_from)
         await self._look()
         return purged
+
+    async def _forget_unmoved(self, positions: Sequence[_StoredPosition], since_s: float) -> None:
+        """Drop the positions of processes that never come back."""
+        for each in positions:
+            if each.stored_s < since_s:
+                await self._forget(self._place(each.key))
 
     def _seen_by_all(self, positions: Sequence[_StoredPosition], since_s: float) -> int:
         """Up to where everybody has seen the log who stored its position since then."""
