@@ -75,7 +75,7 @@ def own_server(tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     yield process, process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    process.wait(20)
+    process.communicate(timeout=20)
 
 
 def test_its_own_server_lets_in_only_who_has_the_token(own_server, tmp_path):

@@ -12,9 +12,18 @@ import pytest
 from nats_server import NatsServer, start_cluster
 from ringrift.engine.nats.engine import open_nats
 from ringrift.engine.nats.link import NatsConfig
-from ringrift.engine.nats.stream import _page_of
-from ringrift.engine.ports import Claimant, Completion, CursorKey, LogEvent, NewWork, Position, WorkState
-from ringrift.errors import AlreadyExists, ConfigError, RevisionMismatch, Unavailable
+from ringrift.engine.nats.stream import ConditionFailed, _page_of
+from ringrift.engine.ports import (
+    Claimant,
+    Completion,
+    CursorKey,
+    LogEvent,
+    NewWork,
+    Position,
+    WorkState,
+    WriteGuard,
+)
+from ringrift.errors import AlreadyExists, ConfigError, LeaseLost, RevisionMismatch, Unavailable
 from ringrift.runtime import SystemRuntime
 from ringrift.testing.engine_contract import ShiftedRuntime
 
@@ -263,7 +272,9 @@ async def test_a_change_is_stored_only_on_what_it_was_decided_by(server, tmp_pat
 async def test_more_than_one_batch_holds_is_whole_when_nothing_fails(server, tmp_path):
     one, other = [await opened(config_of([server], tmp_path)) for _ in range(2)]
     await one.queue.add([NewWork(kind="k", id=f"{n:04d}", idempotency_key=f"k{n}") for n in range(2_500)])
-    claims = await other.queue.claim(WORKER, lease_s=600, limit=1_500)
+    claims = []
+    while len(claims) < 1_500:
+        claims += await other.queue.claim(WORKER, lease_s=600, limit=1_500 - len(claims))
     done = [Completion(id=claim.id, token=claim.token) for claim in claims]
     assert await other.queue.complete_many(done) == []
     for engine in (one, other):
@@ -356,3 +367,101 @@ async def test_positions_that_nobody_moves_leave_with_time(server, tmp_path):
     assert await engine.events.positions("gone") == {}
     assert await engine.events.positions("there") == {"c": Position(0)}
     await engine.close()
+
+
+# Its dependents are more than one batch holds, and another process changes the queue in between.
+async def test_what_a_cut_change_left_waiting_is_freed_by_the_next(server, tmp_path, monkeypatch):
+    engine = await opened(config_of([server], tmp_path))
+    await engine.queue.add([NewWork(kind="k", id="x")])
+    await engine.queue.add([NewWork(kind="k", after=("x",)) for _ in range(1_500)])
+    (claim,) = await engine.queue.claim(WORKER, lease_s=600)
+    write, batches = engine.queue._stream.write, []
+
+    async def cut(*writes):
+        batches.append(len(writes))
+        if len(batches) == 2:
+            raise ConditionFailed
+        return await write(*writes)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.queue._stream, "write", cut)
+        with pytest.raises(Unavailable, match="a part of the change is stored"):
+            await engine.queue.complete("x", token=claim.token)
+    await engine.queue.expire()
+    assert await engine.queue.counts() == {"k": {WorkState.DONE: 1, WorkState.READY: 1_500}}
+    await engine.close()
+
+
+async def test_callers_that_leave_take_nobody_with_them(server, tmp_path):
+    engine = await opened(config_of([server], tmp_path))
+
+    async def leave():
+        with suppress(TimeoutError):
+            await asyncio.wait_for(engine.kv.put("a", b"1"), 0)
+
+    def leave_often():
+        for _ in range(20):
+            asyncio.run(leave())  # its loop is gone when the answer comes
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        leaving = group.create_task(asyncio.to_thread(leave_often))
+        while not leaving.done():
+            await engine.kv.put("b", b"1")
+    assert (await engine.kv.get("b")).value == b"1"
+    await engine.close()
+
+
+async def test_what_was_accepted_is_finished_when_the_engine_is_closed(server, tmp_path):
+    engine = await opened(config_of([server], tmp_path))
+    puts = [asyncio.ensure_future(engine.kv.put(f"k{n}", b"1")) for n in range(50)]
+    await asyncio.sleep(0)
+    await engine.close()
+    acknowledged = {
+        f"k{n}"
+        for n, put in enumerate(await asyncio.gather(*puts, return_exceptions=True))
+        if isinstance(put, int)
+    }
+    with pytest.raises(Unavailable, match="closed"):
+        await engine.kv.get("k0")
+    engine = await opened(config_of([server], tmp_path))
+    assert (
+        {entry.key for entry in await engine.kv.entries("k")} >= acknowledged == {f"k{n}" for n in range(50)}
+    )
+    await engine.close()
+
+
+async def test_an_engine_of_the_parent_is_refused_in_a_forked_child(server, tmp_path, monkeypatch):
+    engine = await opened(config_of([server], tmp_path))
+    link = engine.kv._stream.link
+    with monkeypatch.context() as patched:
+        patched.setattr(link, "_pid", link._pid + 1)
+        with pytest.raises(ConfigError, match="fork"):
+            await engine.kv.get("a")
+        await engine.close()  # the parent's stays as it is
+    assert await engine.kv.get("a") is None
+    await engine.close()
+
+
+async def test_certificates_that_are_not_there_are_named(server, tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.pem"):
+        await opened(config_of([server], tmp_path, tls_ca=tmp_path / "none.pem"))
+
+
+async def test_who_lost_a_role_hears_that_before_anything_else(server, tmp_path):
+    leader, other = [await opened(config_of([server], tmp_path)) for _ in range(2)]
+    guard = WriteGuard("role", await leader.kv.create("role", b"me"))
+    revision = await leader.kv.create("a", b"1", guard=guard)
+    await leader.queue.add([NewWork(kind="k", id="x")], guard=guard)
+    await other.kv.put("role", b"another")
+    await other.kv.put("a", b"2")
+    for refused in (
+        leader.kv.update("a", b"3", revision=revision, guard=guard),
+        leader.kv.create("a", b"3", guard=guard),
+        leader.kv.delete("absent", guard=guard),
+        leader.queue.add([NewWork(kind="k", id="x")], guard=guard),
+        leader.queue.cancel("absent", reason="late", guard=guard),
+    ):
+        with pytest.raises(LeaseLost):
+            await refused
+    for engine in (leader, other):
+        await engine.close()

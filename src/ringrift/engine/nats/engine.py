@@ -152,6 +152,8 @@ class NatsLifecycle:
         await asyncio.to_thread(self.close_blocking)
 
     def close_blocking(self) -> None:
+        if self._link.is_of_parent:  # it is not a forked child's to close
+            return
         with self._lock:
             if self._closed:
                 return

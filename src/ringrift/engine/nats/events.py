@@ -7,7 +7,9 @@ live subscription has not seen stays.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -266,11 +268,13 @@ class NatsEventLog:
 
         await self._store.call(work)
 
-    async def _forget(self, place: str) -> None:
+    async def _forget(self, place: str, *, before_s: float = math.inf) -> None:
         stored = await self._store.stream.get(place)
-        if stored is not None and not stored.is_gone:
-            gone = {GONE: "forgotten", TTL: f"{GONE_KEPT_S}s"}
-            await self._store.stream.write(Write(place, b"", gone))
+        if stored is None or stored.is_gone or _position(stored).stored_s >= before_s:
+            return
+        gone = {GONE: "forgotten", TTL: f"{GONE_KEPT_S}s"}
+        with suppress(ConditionFailed):  # somebody stored it just now, so it is used
+            await self._store.stream.write(Write(place, b"", gone, expected=stored.seq))
 
     # --- retention ------------------------------------------------------------------------------------------
 
@@ -299,7 +303,7 @@ class NatsEventLog:
         """Drop the positions of processes that never come back."""
         for each in positions:
             if each.stored_s < since_s:
-                await self._forget(self._place(each.key))
+                await self._forget(self._place(each.key), before_s=since_s)
 
     def _seen_by_all(self, positions: Sequence[_StoredPosition], since_s: float) -> int:
         """Up to where everybody has seen the log who stored its position since then."""

@@ -179,7 +179,6 @@ class NatsKeyValue:
             except ConditionFailed:
                 found = await self._stream.get(self.subject(key))
                 if (present := self._entry(found)) is not None:
-                    await self._require_anew(guard)
                     raise AlreadyExists(key, revision=present.revision) from None
                 expected = 0 if found is None else found.seq
                 raise
@@ -249,6 +248,9 @@ class NatsKeyValue:
                 except ConditionFailed:
                     # By the guard, or because somebody came in between: the next round tells.
                     self.forget(*([] if guard is None else [guard]))
+                except (AlreadyExists, RevisionMismatch):
+                    await self._require_anew(guard)  # who lost the role is to hear that first
+                    raise
 
         return await self._store.call(guarded)
 
@@ -348,7 +350,10 @@ class NatsKeyValue:
         known, now_s = self._expiring.setdefault(prefix, _Expiring()), self._store.clock.now_s()
         complete = False
         while not complete:
-            page = await self._page(prefix, known.seq, PAGE)
+            after = known.seq
+            page = await self._page(prefix, after, PAGE)
+            if known.seq != after:
+                continue  # another look was faster, and knows of newer ones
             for each in page.messages:
                 known.entries.pop(each.subject, None)
                 entry = self._as_stored(each)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 import threading
 from collections import deque
@@ -35,6 +36,7 @@ T = TypeVar("T")
 
 RECONNECT_S, CONNECT_S = 1, 5
 CLOSE_S = 5.0
+CLOSED = "this engine is closed"
 TRIES, HEARD_MAX = 1, 16
 VERSION_MIN = (2, 12)  # batches that are stored whole or not at all
 # The second where a message under the same condition is still on its way through the cluster.
@@ -111,6 +113,19 @@ def translated(what: str) -> Iterator[None]:
 class _Call:
     work: Coroutine[Any, Any, Any]
     answer: asyncio.Future[Any]  # on the caller's loop
+    task: asyncio.Task[Any] | None = None
+
+
+def _refuse(answer: asyncio.Future[Any]) -> None:
+    if not answer.done():
+        answer.set_exception(Unavailable(CLOSED))
+
+
+def _trusting(certificates: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=certificates)
+    except OSError as error:  # an unreadable one is an error of SSL, which is one of these
+        raise ConfigError(f"{certificates} holds no certificates: {error}") from None
 
 
 async def _outcome(work: Coroutine[Any, Any, T]) -> T | RingRiftError:
@@ -136,6 +151,7 @@ class NatsLink:
         self._ended: dict[asyncio.AbstractEventLoop, list[tuple[_Call, asyncio.Task[Any]]]] = {}
         self._topics: set[str] = set()
         self._tasks = TaskOwner("calls of NATS")
+        self._pid = os.getpid()
         self.failure = ""  # why there is no connection any more, and none will come
         self.reconnected: list[Callable[[], None]] = []  # called when the connection is there again
 
@@ -166,7 +182,7 @@ class NatsLink:
             "user": config.user,
             "password": config.password,
             "user_credentials": None if config.credentials is None else str(config.credentials),
-            "tls": None if config.tls_ca is None else ssl.create_default_context(cafile=config.tls_ca),
+            "tls": None if config.tls_ca is None else _trusting(config.tls_ca),
         }
         what = f"NATS at {', '.join(map(without_credentials, config.servers))}"
         try:
@@ -227,13 +243,23 @@ class NatsLink:
         """Have *work* done on the loop of the connection, from any thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
+    @property
+    def is_of_parent(self) -> bool:
+        """Whether this is a forked child, which has neither the thread nor the connection."""
+        return os.getpid() != self._pid
+
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Do *work* on the loop of the connection; `Unavailable` at the time limit of calls."""
+        if self.is_of_parent:
+            work.close()
+            raise ConfigError("the connection to NATS was opened before a fork; open it again in the child")
         if self._closed or self.failure:
             work.close()
-            raise Unavailable(self.failure or "this engine is closed")
+            raise Unavailable(self.failure or CLOSED)
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._hand_over(_Call(work, answer))
+        call = _Call(work, answer)
+        answer.add_done_callback(partial(self._give_up, call))
+        self._hand_over(call)
         try:
             async with asyncio.timeout(self.config.call_wait_s):
                 return await answer
@@ -244,36 +270,40 @@ class NatsLink:
     def _hand_over(self, call: _Call) -> None:
         """Waking another thread costs more than most calls: those that come together share it, both ways."""
         with self._handing:
+            # First: whoever is interrupted here leaves nothing for which nobody was woken.
+            if not self._calls:
+                self._wake(self._loop, self._take_over)
             self._calls.append(call)
-            is_first = len(self._calls) == 1
-        if is_first:
-            self._loop.call_soon_threadsafe(self._take_over)
 
     def _take_over(self) -> None:
         with self._handing:
             calls, self._calls = self._calls, []
         for call in calls:
-            task = self._tasks.create_task(_outcome(call.work))
-            call.answer.add_done_callback(partial(self._give_up, task))
-            task.add_done_callback(partial(self._hand_back, call))
+            if call.answer.done() or self._tasks.is_stopped:
+                call.work.close()
+                self._wake(call.answer.get_loop(), partial(_refuse, call.answer))
+                continue
+            call.task = self._tasks.create_task(_outcome(call.work))
+            call.task.add_done_callback(partial(self._hand_back, call))
 
-    def _give_up(self, task: asyncio.Task[Any], _: asyncio.Future[Any]) -> None:
+    def _give_up(self, call: _Call, _: asyncio.Future[Any]) -> None:
         """The caller has his answer, or waits no longer."""
-        if not task.done() and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(task.cancel)
+        if call.task is not None and not call.task.done():
+            self._wake(self._loop, call.task.cancel)
+
+    @staticmethod
+    def _wake(loop: asyncio.AbstractEventLoop, work: Callable[[], object]) -> None:
+        with suppress(RuntimeError):  # that loop has ended, and who waited there with it
+            loop.call_soon_threadsafe(work)
 
     def _hand_back(self, call: _Call, task: asyncio.Task[Any]) -> None:
         loop = call.answer.get_loop()
         with self._handing:
-            ended = self._ended.setdefault(loop, [])
-            ended.append((call, task))
-            is_first = len(ended) == 1
-        if is_first:
-            try:
-                loop.call_soon_threadsafe(self._answer, loop)
-            except RuntimeError:  # that loop has ended, and its callers with it
-                with self._handing:
-                    self._ended.pop(loop, None)
+            if loop not in self._ended:
+                self._wake(loop, partial(self._answer, loop))
+            self._ended.setdefault(loop, []).append((call, task))
+            if loop.is_closed():
+                del self._ended[loop]
 
     def _answer(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._handing:
@@ -282,7 +312,7 @@ class NatsLink:
             if call.answer.done():
                 continue
             if task.cancelled():
-                call.answer.set_exception(Unavailable("this engine is closed"))
+                call.answer.set_exception(Unavailable(f"{CLOSED}; a write may still take effect"))
             elif (error := task.exception()) is not None:
                 call.answer.set_exception(error)
             elif isinstance(outcome := task.result(), RingRiftError):
@@ -292,11 +322,16 @@ class NatsLink:
 
     def tell(self, topics: Iterable[str]) -> None:
         """Publish that *topics* changed, a word that may get lost; from any thread."""
+        if self._closed or self.is_of_parent:
+            return
         with self._handing:
-            is_first = not self._topics
+            if not self._topics:
+                self._wake(self._loop, self._begin_to_tell)
             self._topics.update(topics)
-        if is_first and not self._closed:
-            self.begin(self._tell())
+
+    def _begin_to_tell(self) -> None:
+        if not self._tasks.is_stopped:
+            self._tasks.create_task(self._tell())
 
     async def _tell(self) -> None:
         with self._handing:
@@ -340,18 +375,22 @@ class NatsLink:
     # --- the end ----------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of the connection; blocks."""
-        if self._closed:
+        """Finish what was accepted, for a while, and let go of the connection; blocks."""
+        if self._closed or self.is_of_parent:
             return
         self._closed = True
-        with suppress(FutureTimeout):
-            self.begin(self._end()).result(CLOSE_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(CLOSE_S)
-        if not self._thread.is_alive():
-            self._loop.close()
+        try:
+            with suppress(FutureTimeout):
+                self.begin(self._end()).result(2 * CLOSE_S)
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(CLOSE_S)
+            if not self._thread.is_alive():
+                self._loop.close()
 
     async def _end(self) -> None:
-        await self._tasks.stop(CLOSE_S / 2)
+        await self._tasks.wait(CLOSE_S / 2)
+        await self._tasks.stop(CLOSE_S / 10)
         with suppress(NatsError, OSError):
-            await self._client.close()
+            if self._is_open:
+                await self._client.close()

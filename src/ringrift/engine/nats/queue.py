@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,9 +20,18 @@ import msgspec
 from ringrift.engine import arguments as check
 from ringrift.engine.encoding import decode_json, encode_json, encode_trace
 from ringrift.engine.nats.kv import NatsKeyValue, NatsStore
+from ringrift.engine.nats.link import CLOSED
 from ringrift.engine.nats.queue_change import Operation, QueueChange, QueueCopy, WriteGroup
 from ringrift.engine.nats.stream import BATCH_MAX, PAGE, ConditionFailed, Write, damaged
-from ringrift.engine.nats.work_items import NOTHING, Item, WorkPlaces, decoded, first_dead, settle_by_needs
+from ringrift.engine.nats.work_items import (
+    NOTHING,
+    Item,
+    QueueHead,
+    WorkPlaces,
+    decoded,
+    first_dead,
+    settle_by_needs,
+)
 from ringrift.engine.ports import (
     Claim,
     Claimant,
@@ -50,12 +60,22 @@ T = TypeVar("T")
 APART_BYTES = 200_000  # a payload or result of more lies beside its item
 ITEM_BYTES_MAX = 400_000  # without its payload; an error of the largest size still fits into its message
 ROOM = BATCH_MAX - 20  # for messages beside the head, guards and holds
+CLAIMS_AT_ONCE = ROOM // 2  # fewer than asked for is allowed, and they are stored together
 TRIES = 100
 CLOSE_S_MAX = 2.0
-CLOSED = "this engine is closed"
 CALLS_AT_ONCE = 200
 TRIM_SHARE = 0.01
 DROPPED_AT_ONCE = 200
+
+
+class _Again(Enum):
+    """Why calls have to be decided again."""
+
+    MOVED = auto()  # by what others changed
+    FRESH = auto()  # by a copy that is known to be up to date
+    IN_HALVES = (
+        auto()
+    )  # more than one batch holds: only a call that is too large by itself is stored in parts
 
 
 @dataclass(slots=True, eq=False)
@@ -163,36 +183,58 @@ class NatsWorkQueue:
         for _ in range(TRIES):
             calls = [call for call in calls if not call.answer.done()]  # whoever gave up gets nothing
             async with self._copy.lock:
-                change = QueueChange(self._copy, self._store.clock.now_s())
-                change.expire()
-                outcomes = [await change.attempt(call.operation) for call in calls]
-                groups = change.groups()
-                if len(calls) > 1 and sum(len(group.writes) for group in groups) > ROOM:
-                    break
-                # A batch that is stored proves that the copy was up to date; without one it has to be asked.
-                if not groups and not is_fresh:
-                    self._kv.forget(*change.guards)
-                    is_fresh = True
-                    if await self._copy.sync() or change.guards:
-                        continue
-                try:
-                    await self._commit(change, groups)
-                except ConditionFailed:
-                    self._kv.forget(*change.guards)
-                    await self._copy.sync()
-                    continue
-            for call, outcome in zip(calls, outcomes, strict=True):
-                if isinstance(outcome, RingRiftError):
-                    _refuse([call], outcome)
-                elif not call.answer.done():
-                    call.answer.set_result(outcome)
-            return
-        else:
-            raise Unavailable("the queue is changed by others all the time", retry_after_s=1.0)
-        # More than one batch holds: only a call that is too large by itself is stored in parts.
-        half = len(calls) // 2
-        await self._round(calls[:half])
-        await self._round(calls[half:])
+                found = await self._try(calls, is_fresh=is_fresh)
+            if found is _Again.IN_HALVES:
+                half = len(calls) // 2
+                await self._round(calls[:half])
+                await self._round(calls[half:])
+                return
+            if not isinstance(found, _Again):
+                _answer(calls, found)
+                return
+            is_fresh = found is _Again.FRESH
+        raise Unavailable("the queue is changed by others all the time", retry_after_s=1.0)
+
+    async def _try(self, calls: Sequence[_Call], *, is_fresh: bool) -> list[Any] | _Again:
+        """What each call came to, once it is stored; or why all have to be decided again."""
+        if is_renewed := self._copy.is_renewed:
+            await self._copy.sync()  # to settle what a cut change left, all has to be known
+        change = QueueChange(self._copy, self._store.clock.now_s())
+        if not await self._prepare(change):
+            return _Again.MOVED
+        outcomes = [await change.attempt(call.operation) for call in calls]
+        groups = change.groups()
+        room = BATCH_MAX - 2 - len(set(change.guards))
+        if len(calls) > 1 and sum(len(group.writes) for group in groups) > room:
+            return _Again.IN_HALVES
+        # A batch that is stored proves that the copy was up to date; without one it has to be asked.
+        if not groups and not is_fresh:
+            self._kv.forget(*change.guards)
+            if await self._copy.sync() or change.guards:
+                return _Again.FRESH
+        try:
+            await self._commit(change, groups)
+        except ConditionFailed:
+            self._kv.forget(*change.guards)
+            await self._copy.sync()
+            return _Again.MOVED
+        if is_renewed:
+            self._copy.is_renewed = False
+        return outcomes
+
+    async def _prepare(self, change: QueueChange) -> bool:
+        """What is due before any call; False if it was so much that it was stored by itself."""
+        change.expire()
+        if self._copy.is_renewed:
+            await change.settle_left()
+        if len(change.changed) <= ROOM // 2:
+            return True
+        try:
+            await self._commit(change, change.groups())
+            self._copy.is_renewed = False
+        except ConditionFailed:
+            await self._copy.sync()
+        return False
 
     async def _commit(self, change: QueueChange, groups: Sequence[WriteGroup]) -> None:
         """Store what changed. After the first of several batches nothing can be decided again."""
@@ -216,6 +258,7 @@ class NatsWorkQueue:
             except (ConditionFailed, Unavailable) as error:
                 if number:
                     copied.renew()
+                    self._store.announce(*change.topics, QUEUE, ENDS)
                     why = "others changed the queue" if isinstance(error, ConditionFailed) else str(error)
                     raise Unavailable(f"a part of the change is stored, and the rest is not: {why}") from None
                 raise
@@ -317,11 +360,11 @@ class NatsWorkQueue:
         held = self._copy.held_work(now_s)
         fitting = [item for item in change.unended() if item.fits(claimant, now_s, held)]
         fitting.sort(key=lambda item: (-item.priority, item.seq))
-        if not fitting[:limit]:
+        if not fitting:
             return []
         change.head.token += 1
         claims = []
-        for item in map(change.edit, fitting[:limit]):
+        for item in map(change.edit, fitting[: min(limit, CLAIMS_AT_ONCE)]):
             try:
                 payload = decode_json(item.id, await self._payload(item))
             except Corrupt:
@@ -504,6 +547,7 @@ class NatsWorkQueue:
         """Drop of what ended first what is past its time, or too much; return how many went."""
         limits = self._stream.link.config.limits
         excess = change.head.items_ended() + len(self._copy.items) - limits.work_rows_max
+        taken = {*self._copy.items, *change.changed, *(each.id for each in change.dropped)}
         for state in ENDED:  # each by itself: dead items are kept longer, and stand before the others
             page = await self._stream.page(self._places.ended(state.value), after=0, limit=PAGE)
             is_dead = state is WorkState.DEAD
@@ -512,7 +556,13 @@ class NatsWorkQueue:
                 if stored.is_gone or len(change.dropped) >= DROPPED_AT_ONCE:
                     continue
                 item = decoded(stored, Item)
-                if item.changed_s < change.now_s - kept_s or len(change.dropped) < excess:
+                is_due = item.changed_s < change.now_s - kept_s or len(change.dropped) < excess
+                if not is_due or item.id in taken:
+                    continue
+                # A server that lags behind shows what is gone, or lives again, by now.
+                newest = await self._stream.get(stored.subject)
+                if newest is not None and newest.seq == stored.seq:
+                    taken.add(item.id)
                     change.dropped.append(item)
         return len(change.dropped)
 
@@ -560,10 +610,17 @@ class NatsWorkQueue:
         return await self._store.call(work)
 
     async def counts(self) -> dict[str, dict[WorkState, int]]:
-        items = await self._current()
+        await self._current()  # ends what is due
+
+        async def work() -> tuple[list[Item], QueueHead]:
+            async with self._copy.lock:
+                await self._copy.sync()
+                return list(self._copy.items.values()), self._copy.head
+
+        items, head = await self._store.call(work)
         counts = {
             kind: {WorkState(state): count for state, count in by_state.items()}
-            for kind, by_state in self._copy.head.ended.items()
+            for kind, by_state in head.ended.items()
             if by_state
         }
         for item in items:
@@ -638,6 +695,14 @@ class NatsWorkQueue:
         await self._tasks.wait(CLOSE_S_MAX)
         await self._tasks.stop(1.0)
         _refuse(self._waiting, Unavailable(CLOSED))
+
+
+def _answer(calls: Sequence[_Call], outcomes: Sequence[Any]) -> None:
+    for call, outcome in zip(calls, outcomes, strict=True):
+        if isinstance(outcome, RingRiftError):
+            _refuse([call], outcome)
+        elif not call.answer.done():
+            call.answer.set_result(outcome)
 
 
 def _refuse(calls: Sequence[_Call], error: RingRiftError) -> None:

@@ -18,7 +18,7 @@ import structlog
 
 from ringrift.engine.nats.kv import NatsKeyValue
 from ringrift.engine.nats.stream import GONE, PAGE, TTL, Stream, Write
-from ringrift.engine.nats.work_items import Item, QueueHead, WorkPlaces, decoded
+from ringrift.engine.nats.work_items import Item, QueueHead, WorkPlaces, decoded, settle_by_needs
 from ringrift.engine.ports import Entry, WorkState, WriteGuard
 from ringrift.engine.waiting import ENDS, QUEUE
 from ringrift.engine.work_rules import (
@@ -53,6 +53,7 @@ class QueueCopy:
         self.seq = 0  # up to which changes of items are known
         self.holds: list[Entry] = []
         self.holds_seq = -1
+        self.is_renewed = True  # something may have been stored in parts, of which the last were not
         self._read_s = -math.inf
         self.lock = (
             asyncio.Lock()
@@ -107,6 +108,8 @@ class QueueCopy:
     def renew(self) -> None:
         """Have everything read anew: what is known may lack the end of an item."""
         self.items, self._ids, self.seq, self.head_seq = {}, {}, 0, -1
+        self._read_s = self._runtime.boot_s()  # what is read from here on is not older
+        self.is_renewed = True
 
     def stored(self, head: QueueHead, head_seq: int, last: int) -> None:
         """A batch of ours up to number *last* was stored, and nobody's else before it."""
@@ -126,7 +129,8 @@ class QueueCopy:
 
     async def ended_item(self, item_id: str) -> Item | None:
         page = await self._stream.page(self.places.ended(item_id=item_id), after=0, limit=9)
-        found = [decoded(stored, Item) for stored in page.messages if not stored.is_gone]
+        newest = {stored.subject: stored for stored in page.messages}
+        found = [decoded(stored, Item) for stored in newest.values() if not stored.is_gone]
         return found[-1] if found else None
 
 
@@ -158,13 +162,13 @@ class QueueChange:
             dict(self.apart),
             dict(self.keys),
             list(self.dropped),
-            list(self.guards),
         )
         self._own = set()
         try:
             return await operation(self)
         except RingRiftError as error:
-            self.head, self.changed, self.before, self.apart, self.keys, self.dropped, self.guards = before
+            # Its guard stays a condition: who lost a role is to hear that, and nothing else.
+            self.head, self.changed, self.before, self.apart, self.keys, self.dropped = before
             return error
 
     # --- what there is --------------------------------------------------------------------------------------
@@ -187,6 +191,8 @@ class QueueChange:
     async def item_of_key(self, key: str) -> str | None:
         if key in self.keys:
             return self.keys[key]
+        if any(item.key == key for item in self.dropped):
+            return None
         return await self._copy.item_of_key(key)
 
     async def held(self, item_id: str, token: int) -> Item:
@@ -256,6 +262,22 @@ class QueueChange:
                 other.error = why_dependents_die(needed.id, needed.state)
                 self.move(other, WorkState.DEAD)
                 doomed.append(other)
+
+    async def settle_left(self) -> None:
+        """Free, or end, what waits for something whose end was stored without it."""
+        items = self.unended()
+        there = {item.id for item in items}
+        for left in items:
+            if left.state is not WorkState.BLOCKED or there.issuperset(left.waits_for):
+                continue
+            needs = [need for name in left.after if (need := await self.find(name)) is not None]
+            item = self.edit(left)
+            item.changed_s = self.now_s
+            settle_by_needs(item, needs)
+            if item.state is WorkState.DEAD:
+                self.move(item, WorkState.DEAD)
+                self.kill_dependents(item)
+            self.topics.add(QUEUE)
 
     def expire(self) -> None:
         """End the leases that ran out, before anybody asks for anything."""
