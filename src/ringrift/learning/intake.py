@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,13 +39,16 @@ from ringrift.foreign_files.sample_archives import UNREADABLE, open_samples
 from ringrift.learning.announcements import SOURCE as LOOP
 from ringrift.learning.facts.facts import JobIssued
 from ringrift.learning.facts.results import (
+    HELD_BY,
     OUTSIDE,
     SLOT_FIELD,
     WEIGHTS_SUFFIX,
+    WRITTEN,
     OfferedResults,
     player_text,
     problem_with,
     read_fields,
+    samples_without_games,
 )
 from ringrift.learning.facts.state import ConfigState, OpenJob
 from ringrift.learning.judging.promotion import PROMOTION, RANDOM
@@ -113,6 +117,7 @@ class _Copy:
     path: Path
     digest: str
     size: int
+    written_s: float
 
 
 class MustWait(Unavailable):
@@ -222,6 +227,7 @@ class FileIntake:
         try:
             with open_offered(Path(named), self._folders) as (source, real), create_file(target) as file:
                 digest, size = _pour(source, file)
+                written_s = os.fstat(source.fileno()).st_mtime
         except FileNotFoundError:
             remove_file(target)
             raise ConfigError(f"there is no file {named}") from None
@@ -231,7 +237,7 @@ class FileIntake:
         if not 0 < size <= FILE_BYTES_MAX:
             remove_file(target)
             raise ConfigError(f"{named} is empty, or has more than {FILE_BYTES_MAX} bytes")
-        return _Copy(real, target, digest, size)
+        return _Copy(real, target, digest, size, written_s)
 
     async def _read(
         self, kind: str, state: ConfigState, copy: _Copy, payload: Mapping[str, Any]
@@ -240,12 +246,16 @@ class FileIntake:
         config = state.config
         if kind == "selfplay":
             counts = {"games": _positive(payload, "games_generated"), "rows": 0}  # the check counts them
-            order = JobOrder(config=config, params={}, purpose=OUTSIDE, program=USER_PROGRAM)
+            # A file of samples does not name its games: what is left to go by is their number, and the time.
+            held_by = samples_without_games(state, counts["games"], written_s=copy.written_s)
+            params = {} if held_by is None else {HELD_BY: held_by.digest}
+            order = JobOrder(config=config, params=params, purpose=OUTSIDE, program=USER_PROGRAM)
             return order, [_artifact(copy, "shard", counts)], {}
         if kind == "export":
             rows = await asyncio.to_thread(_rows_of, copy.path)
             counts = {"games": _count(payload, "games_exported"), "rows": rows}
-            order = JobOrder(config=config, params={"rows_generated": state.rows + rows}, purpose=OUTSIDE)
+            rows_then = {"rows_generated": state.rows + rows, WRITTEN: copy.written_s}
+            order = JobOrder(config=config, params=rows_then, purpose=OUTSIDE)
             return order, [_artifact(copy, "samples", counts)], {}
         if kind == "evaluate":
             results = await asyncio.to_thread(_results_of, copy)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import os
 import sqlite3
 import struct
 
@@ -150,28 +151,55 @@ async def test_samples_count_by_themselves_and_a_training_is_ordered(site):
     assert samples.digest in (await site.wanted())["train"].inputs.values()
 
 
+async def check(site):
+    (shard,) = [each for each in site.state.shards.values() if each.name == "games.db"]
+    check = {"shard": shard.digest, "games": 30, "refused": 0, "rows": 400, "reasons": {}, "quality": 0.9}
+    report = JobReport(
+        status="done", worker="w", node="n", started_s=0.0, wall_s=1.0, cpu_s=1.0,
+        artifacts=(JobArtifact(name="r", kind="report", digest="ab" * 32, size_bytes=1, counts=check),),
+    )  # fmt: skip
+    order = JobOrder(config=CONFIG, params={}, inputs={"games.db": shard.digest})
+    take_in(site.state, OpenJob("check", "validate", order, 0, "", 0.0), report, 0.0)
+
+
 @pytest.mark.parametrize("checked", ["before", "after", "never"])
 @pytest.mark.parametrize(("exported", "in_all"), [(30, 30), (12, 30), (0, 30), (50, 50)])
 async def test_games_count_once_when_their_samples_are_told_too(site, exported, in_all, checked):
-    async def check():
-        (shard,) = [each for each in site.state.shards.values() if each.name == "games.db"]
-        check = {"shard": shard.digest, "games": 30, "refused": 0, "rows": 400, "reasons": {}, "quality": 0.9}
-        report = JobReport(
-            status="done", worker="w", node="n", started_s=0.0, wall_s=1.0, cpu_s=1.0,
-            artifacts=(JobArtifact(name="r", kind="report", digest="ab" * 32, size_bytes=1, counts=check),),
-        )  # fmt: skip
-        order = JobOrder(config=CONFIG, params={}, inputs={"games.db": shard.digest})
-        take_in(site.state, OpenJob("check", "validate", order, 0, "", 0.0), report, 0.0)
-
     await site.tell("SELFPLAY_COMPLETE", games_generated=30, db_path=site.games("games.db"))
     if checked == "before":
-        await check()
+        await check(site)
     await site.tell("NPZ_EXPORT_COMPLETE", games_exported=exported, output_path=site.samples(rows=400))
     if checked == "after":
-        await check()
+        await check(site)
     assert games_of(site.state) == in_all
     assert sum(shard.games for shard in site.state.shards.values()) == in_all
     assert site.state.rows == (800 if checked != "never" and not exported else 400)
+
+
+@pytest.mark.parametrize("checked", [True, False])
+async def test_games_that_are_told_after_the_samples_made_of_them_count_once(site, checked):
+    games, samples = site.games("games.db"), site.samples(rows=400)
+    os.utime(games, (1000.0, 1000.0))
+    await site.tell("NPZ_EXPORT_COMPLETE", games_exported=30, output_path=samples)
+    await site.tell("SELFPLAY_COMPLETE", games_generated=30, db_path=games)
+    assert "validate" in await site.wanted(), "the rules are never optional"
+    assert replay(CONFIG, await read_facts(site.engine.kv, CONFIG), RULES) == []
+    if checked:
+        await check(site)
+    assert games_of(site.state) == sum(shard.games for shard in site.state.shards.values()) == 30
+    assert site.state.rows == 400
+
+
+@pytest.mark.parametrize(
+    ("written_s", "games"), [(2000.0, 30), (500.0, 31)], ids=["played since", "too many"]
+)
+async def test_games_that_cannot_be_in_the_samples_told_before_are_new_ones(site, written_s, games):
+    path, samples = site.games("games.db"), site.samples(rows=400)
+    os.utime(path, (written_s, written_s))
+    os.utime(samples, (1000.0, 1000.0))
+    await site.tell("NPZ_EXPORT_COMPLETE", games_exported=30, output_path=samples)
+    await site.tell("SELFPLAY_COMPLETE", games_generated=games, db_path=path)
+    assert games_of(site.state) == 30 + games
 
 
 async def test_a_model_of_a_user_is_judged_like_any_other(site):

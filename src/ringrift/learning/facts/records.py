@@ -104,6 +104,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     shards: tuple[str, ...]
     made_s: float
     rows_generated: int  # accepted rows of the config when it was exported
+    games_known: int = 0  # of its games: those that came as files of games, too
+    written_s: float | None = None  # when somebody else's file was last written; None: not known
 
 
 class ModelState(StrEnum):

@@ -248,6 +248,8 @@ def read_fields(given: dict[str, Any], kind: type[T], what: str) -> T:
 
 WEIGHTS_SUFFIX = ".safetensors"
 CHECKPOINT_FILE = f"checkpoint{WEIGHTS_SUFFIX}"
+# Of an order from outside: the samples that hold its games, and when the file was written.
+HELD_BY, WRITTEN = "held_by", "written_s"
 OUTSIDE = "outside"  # the purpose and the worker of what no job of the run brought
 DATA_REFUSED = "data_refused"
 SLOT_FIELD = "slot"  # of the result of a training: the slot under which a trainer of one's own made it
@@ -352,6 +354,8 @@ class _Brought:
     unfinished: list[Unfinished] = field(default_factory=list)
     checks: list[tuple[Shard, dict[str, Any]]] = field(default_factory=list)
     counted: list[Shard] = field(default_factory=list)  # their games count by the samples made of them
+    held_by: Samples | None = None  # the samples that came before, by which the games of the shards count
+    held_games: int = 0
     samples: list[Samples] = field(default_factory=list)
     models: list[Model] = field(default_factory=list)
     students: list[Model] = field(default_factory=list)
@@ -389,10 +393,13 @@ def take_in(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
 def _add_shards(state: ConfigState, job: OpenJob, brought: _Brought) -> None:
     for shard in brought.counted:
         state.set_shard(shard, games=0, rows=0)
+    new = [shard.digest for shard in brought.shards if shard.digest not in state.shards]
     for shard in brought.shards:
-        if shard.digest not in state.shards:
+        if shard.digest in new:
             state.standing(shard.worker).brought(shard, job.order)
         state.add_shard(shard)
+    if brought.held_by is not None and new:
+        state.count_by_samples(new, brought.held_by, brought.held_games)
 
 
 def _take_vote(
@@ -487,6 +494,8 @@ def _selfplay(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) 
     artifacts = _artifacts(report, "shard")
     fields = read_fields(report.fields, _SelfplayFields, "the result")
     brought, resumed = _Brought(cut_off=fields.cut_off), _resumed(state, job.order)
+    if job.order.purpose == OUTSIDE:
+        brought.held_by = state.samples.get(str(job.order.params.get(HELD_BY)))
     for artifact in _artifacts(report, "unfinished"):
         held = read_fields(artifact.counts, _InProgress, artifact.name)
         brought.unfinished.append(
@@ -506,14 +515,16 @@ def _selfplay(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) 
         )
     for artifact in artifacts:
         counts = read_fields(artifact.counts, _Rows, artifact.name)
+        is_held = brought.held_by is not None
+        brought.held_games += counts.games if is_held else 0
         brought.shards.append(
             Shard(
                 digest=artifact.digest,
                 job_id=job.job_id,
                 name=artifact.name,
                 state=ShardState.UNCHECKED,
-                games=counts.games,
-                rows=counts.rows,
+                games=0 if is_held else counts.games,
+                rows=0 if is_held else counts.rows,
                 model=fields.generator_sha256,
                 simulations=int(job.order.params.get("simulations", 0)),
                 worker=report.worker,
@@ -606,9 +617,25 @@ def _export(state: ConfigState, job: OpenJob, report: JobReport, at_s: float) ->
                 shards=shards,
                 made_s=at_s,
                 rows_generated=int(job.order.params.get("rows_generated", 0)),
+                games_known=sum(each.games for each in brought.counted),
+                written_s=job.order.params.get(WRITTEN),
             )
         )
     return brought
+
+
+def samples_without_games(state: ConfigState, games: int, *, written_s: float) -> Samples | None:
+    """The oldest samples of others that can hold *games* of a file written then, and lack so many still."""
+    return next(
+        (
+            each
+            for each in state.samples.values()
+            if each.written_s is not None
+            and written_s <= each.written_s
+            and games <= each.games - each.games_known
+        ),
+        None,
+    )
 
 
 def _without_samples(state: ConfigState, games: int) -> list[Shard]:

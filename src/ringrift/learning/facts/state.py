@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -262,6 +262,14 @@ class ConfigState:
         self.samples[samples.digest] = samples
         self.unfit_samples.discard(samples.digest)  # the games in it were checked again
         self.sampled.update(dict.fromkeys(samples.shards, samples.digest))
+
+    def count_by_samples(self, shards: Sequence[str], samples: Samples, games: int) -> None:
+        """Files of games that came after the samples that were made of them."""
+        # In its place: `add_samples` would make it the newest, and fit again.
+        self.samples[samples.digest] = msgspec.structs.replace(
+            samples, shards=(*samples.shards, *shards), games_known=samples.games_known + games
+        )
+        self.sampled.update(dict.fromkeys(shards, samples.digest))
 
     def add_model(self, model: Model) -> None:
         self.spend(model.steps_spent)
