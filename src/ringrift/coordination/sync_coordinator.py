@@ -437,7 +437,6 @@ class SyncCoordinator(WiredCoordinator):
 
     def _hears(self) -> Mapping[str, Callback]:
         return {
-            "HOST_OFFLINE": self._on_offline,
             "HOST_ONLINE": self._on_online,
             "NODE_RECOVERED": self._on_online,
             "TRAINING_STARTED": self._on_training,
@@ -479,9 +478,6 @@ class SyncCoordinator(WiredCoordinator):
         return (self._plane or await open_data_plane()).runtime.now_s()
 
     # --- about nodes ----------------------------------------------------------------------------------
-
-    async def _on_offline(self, event: RouterEvent) -> None:
-        self.sync_router.reports.went_away(str(event.payload["node_id"]), await self._now_s())
 
     def _on_online(self, event: RouterEvent) -> None:
         self.sync_router.reports.came_back(str(event.payload["node_id"]))

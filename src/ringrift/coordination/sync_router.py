@@ -251,7 +251,7 @@ class SyncRouter:
         return {
             "nodes": len(others),
             "active": sum(node.active for node in others),
-            "away": len(cluster.reports.away),
+            "away": len(cluster.aside),
             "closed": len(cluster.reports.closed),
             "training": sum(cluster.is_training(node) for node in others),
             "known_disks": len(cluster.disks),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 from guards_world import World, nodes
 
 from ringrift.data.artifacts import ArtifactKind
@@ -166,3 +167,27 @@ def test_a_model_is_found_in_a_path_or_an_id():
     assert digest_in({"model_path": f"blob:{digest}"}) == digest
     assert digest_in({"model_path": "models/x.pt", "model_id": digest}) == digest
     assert digest_in({"model_path": "models/x.pt", "model_id": "x"}) is None
+
+
+@pytest.mark.parametrize("said", ["b", "c"], ids=["who has it", "who lacks it"])
+async def test_a_champion_goes_everywhere_whoever_says_that_a_node_is_offline(said):
+    world = World(*nodes("a", "b", "c"))
+    daemon = daemon_of(world)
+    await daemon.start()
+    await world.router.publish("HOST_OFFLINE", {"node_id": said, "reason": "hearsay"}, "test")
+    await daemon.stop()
+    model, _card = await champion(world, "b")
+    await daemon._run_cycle()
+    assert await world.holders(model) == {"a", "b", "c"}
+
+
+async def test_a_node_that_is_set_aside_is_left_alone_until_then():
+    world = World(*nodes("a", "b", "c"))
+    await world.planes["a"].stalls.record_stall_async("b", "no disk", 60.0)
+    model, _card = await champion(world, "a")
+    daemon = daemon_of(world)
+    await daemon._run_cycle()
+    assert await world.holders(model) == {"a", "c"}
+    world.runtime.advance(61.0)
+    await daemon._run_cycle()
+    assert await world.holders(model) == {"a", "b", "c"}

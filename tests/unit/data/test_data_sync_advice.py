@@ -262,12 +262,9 @@ def test_copies_are_planned_by_quality_and_nodes_that_lack_are_said():
 def test_news_have_an_end():
     desk, runtime = NodeReportCollector(), ManualRuntime()
     now_s = runtime.now_s()
-    desk.went_away("b", now_s)
     desk.training_began("b", now_s)
-    assert desk.reports(runtime).away == {"b"}
-    runtime.advance(901)
-    assert desk.reports(runtime).away == frozenset()
-    runtime.advance(6 * 3600)
+    assert desk.reports(runtime).training == {"b"}
+    runtime.advance(6 * 3600 + 1)
     assert desk.reports(runtime).training == frozenset()
 
 

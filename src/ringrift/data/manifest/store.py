@@ -23,7 +23,6 @@ from ringrift.engine.ports import Change, EventLog, KeyValue, LogRecord
 from ringrift.engine.records import KvRecords, delete_at
 from ringrift.errors import ConfigError, Corrupt, Unavailable
 from ringrift.events.event import RouterEvent, decode_body
-from ringrift.events.subscriptions import Callback
 from ringrift.runtime import Runtime
 
 # What exists and where verified copies are: one key per artifact, one per copy.
@@ -369,9 +368,6 @@ class AwayNodes:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._since: dict[str, float] = {}
-
-    def hears(self) -> Mapping[str, Callback]:
-        return {OFFLINE: self.on_offline, ONLINE: self.on_online}
 
     def on_offline(self, event: RouterEvent) -> None:
         self._since[str(event.payload["node_id"])] = self._runtime.monotonic_s()

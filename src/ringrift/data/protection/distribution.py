@@ -24,7 +24,7 @@ from ringrift.data.config import DataNode, DataNodes
 from ringrift.data.files import FileMissing, FileUnreadable, compute_file_checksum
 from ringrift.data.kv_records import for_each
 from ringrift.data.manifest.file_facts import FileFacts, read_facts
-from ringrift.data.manifest.store import AwayNodes, DiskStates, ManifestView
+from ringrift.data.manifest.store import DiskStates, ManifestView
 from ringrift.data.plane import DaemonParts, DataPlane, Failures, WakingDaemon, daemon_factory, try_to_copy
 from ringrift.data.protection.retention import read_champions
 from ringrift.engine.encoding import is_digest
@@ -181,7 +181,7 @@ class DistributionState:
 
     view: ManifestView  # without copies that were given up
     nodes: DataNodes
-    away: frozenset[str] = frozenset()
+    away: frozenset[str] = frozenset()  # left alone, by what transfers met
     disk_percent: Mapping[str, float] = field(default_factory=dict)
     resting: frozenset[tuple[str, str]] = frozenset()  # (want, node) that failed a short time ago
 
@@ -378,7 +378,6 @@ class DistributionDaemon(WakingDaemon):
     ) -> None:
         super().__init__("model_distribution", interval_s=INTERVAL_S, **parts)
         self.rules, self.kinds = rules or DistributionRules(), frozenset(kinds)
-        self.away = AwayNodes(self._runtime)
         self.standings: dict[str, Standing] = {}
         self._failures: Failures[tuple[str, str]] = Failures(self.rules)  # (want, node)
         self._prefetched = ""  # the training that this was last done for
@@ -397,8 +396,14 @@ class DistributionDaemon(WakingDaemon):
             "TRAINING_PROGRESS": self._on_progress,
             "MODEL_CORRUPTED": self._on_corrupted,
             "MODEL_DISTRIBUTION_FAILED": self._on_failed,
-            **self.away.hears(),
+            "HOST_ONLINE": self._on_online,
         }
+
+    def _on_online(self, event: RouterEvent) -> None:
+        """A node may be back: one try tells."""
+        node = str(event.payload["node_id"])
+        self._failures.succeeded([(each.want.name, node) for each in self.standings.values()])
+        self.wake()
 
     async def _on_model_request(self, event: RouterEvent) -> None:
         """A model should be on nodes: remember it, so that a restart does not forget it."""
@@ -486,7 +491,8 @@ class DistributionDaemon(WakingDaemon):
         return DistributionState(
             view=manifest.without(await plane.tombstones(), plane.nodes),
             nodes=plane.nodes,
-            away=self.away.now() - {plane.this.name},
+            # Not what somebody says of a node: trying it is how one finds out.
+            away=frozenset(await plane.stalls.set_aside_async()) - {plane.this.name},
             disk_percent=await DiskStates(plane.kv).used_percent(),
             resting=self._failures.resting(self._runtime.monotonic_s()),
         )

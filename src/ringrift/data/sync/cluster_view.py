@@ -115,7 +115,7 @@ class NodeReports:
     """What events told of nodes since the start; each word has its end."""
 
     training: frozenset[str] = frozenset()  # a training runs there now
-    away: frozenset[str] = frozenset()  # said to be offline
+    away: frozenset[str] = frozenset()  # did not answer within this request
     closed: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (node, data type): until when
     leader: str = ""
 
@@ -167,7 +167,7 @@ class ClusterView:
     def blocked(self, node: DataNode, data_type: str) -> str:
         """Why it cannot be given any just now, which will pass; empty if it can."""
         if node.name in self.reports.away:
-            return "it is offline"
+            return "it did not answer just now"
         if why := self.aside.get(node.name):
             return why
         closed = (self.reports.closed.get((node.name, each), 0.0) for each in (data_type, "all"))
@@ -217,12 +217,11 @@ async def read_cluster_view(
     )
 
 
-# What events told about nodes: who trains, who is away, which ways are closed. Every word has an end.
+# What events told about nodes: who trains, which ways are closed. Every word has an end.
 #
 # Nothing here is needed for correctness: without it a sync tries a node that does not answer, and fails.
 
 
-AWAY_S = 900.0  # then the node is tried again, whatever was said
 TRAINING_S = 6 * 3600.0
 CLOSED_S = 300.0
 NODES_MAX = 1000
@@ -258,20 +257,19 @@ class NodeReportCollector:
     """Collects what events say; the time is the wall clock's, as in the view."""
 
     def __init__(self) -> None:
-        self._training, self._away, self._closed = _ExpiringReports(), _ExpiringReports(), _ExpiringReports()
+        self._training, self._closed = _ExpiringReports(), _ExpiringReports()
         self._failed: dict[tuple[str, str], list[str]] = {}
         self.leader = ""
 
     @property
     def has_reports(self) -> bool:
         """Whether any event of this process told it something."""
-        return bool(self.leader or self._failed or self._training or self._away or self._closed)
+        return bool(self.leader or self._failed or self._training or self._closed)
 
     def reports(self, runtime: Runtime) -> NodeReports:
         now_s = runtime.now_s()
         return NodeReports(
             training=frozenset(self._training.valid(now_s)),
-            away=frozenset(self._away.valid(now_s)),
             closed=self._closed.valid(now_s),
             leader=self.leader,
         )
@@ -288,12 +286,8 @@ class NodeReportCollector:
         for node in sorted(nodes):
             self.training_began(node, now_s)
 
-    def went_away(self, node: str, now_s: float) -> None:
-        self._away.say(node, now_s + AWAY_S)
-
     def came_back(self, node: str) -> None:
         """It may be tried again; what it may receive is said by its settings, not by events."""
-        self._away.unsay(node)
         for key in [key for key in self._failed if key[0] == node]:
             del self._failed[key]
         for word in [word for word in self._closed.valid(0.0) if word[0] == node]:

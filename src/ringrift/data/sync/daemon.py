@@ -196,7 +196,7 @@ class DataSyncDaemon(WakingDaemon):
             "SYNC_RETRY_REQUESTED": self._on_request,
             "NODE_RECOVERED": self._on_recovered,
             "HOST_ONLINE": self._on_recovered,
-            "HOST_OFFLINE": self._on_offline,
+            "HOST_OFFLINE": self._on_new_data,  # it tries, and finds out
             "TRAINING_STARTED": self._on_training,
             "MODEL_DISTRIBUTION_COMPLETE": self._on_new_data,
             "BACKPRESSURE_ACTIVATED": self._on_new_data,  # it looks at what was measured
@@ -213,10 +213,6 @@ class DataSyncDaemon(WakingDaemon):
     def _on_request(self, event: RouterEvent) -> None:
         self._requests.at_once = True
         self._on_new_data(event)
-
-    def _on_offline(self, event: RouterEvent) -> None:
-        """Leave the host alone, also in a process that has no sync coordinator to hear of it."""
-        self._reports.went_away(str(event.payload["node_id"]), self._runtime.now_s())
 
     async def _on_recovered(self, event: RouterEvent) -> None:
         node = str(event.payload["node_id"])
