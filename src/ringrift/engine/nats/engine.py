@@ -79,7 +79,6 @@ async def _assemble(link: NatsLink, runtime: Runtime) -> Engine:
     _check_stream(made["config"], {"max_msgs_per_subject": 1, "allow_msg_ttl": True})
     _check_stream(made_events["config"], {})
     topics = Topics()
-    wake = f"{config.subjects}.wake"
 
     async def heard(message: Msg) -> None:
         topics.wake(message.data.decode(errors="replace").split(","))
@@ -90,7 +89,7 @@ async def _assemble(link: NatsLink, runtime: Runtime) -> Engine:
         link.tell(changed)
 
     with translated("wake-ups"):
-        await link.client.subscribe(wake, cb=heard)
+        await link.client.subscribe(config.wake_subject, cb=heard)
     link.reconnected.append(lambda: topics.wake((ALL,)))  # what was said meanwhile was not heard
     anchors = process_scope().get(Anchors, Anchors)
     clock = EngineClock(runtime, anchors.of(config, runtime, made["ts"]))

@@ -29,6 +29,7 @@ from ringrift.engine.nats.stream import (
     Stream,
     Write,
     damaged,
+    spelled,
     text_of,
     token_of,
 )
@@ -119,8 +120,8 @@ class NatsEventLog:
         headers = {
             MESSAGE_ID: token_of(event.id),
             APPENDED: repr(self._store.clock.now_s()),
-            TYPE: _word(event.type),
-            "Ringrift-Id": _word(event.id),
+            TYPE: spelled(event.type),
+            "Ringrift-Id": spelled(event.id),
         }
         return Write(f"{self._store.prefix}.e.{token_of(event.type)}", event.body, headers)
 
@@ -311,15 +312,6 @@ class NatsEventLog:
 
     def _live(self, positions: Sequence[_StoredPosition], since_s: float) -> list[_StoredPosition]:
         return [each for each in positions if each.stored_s >= since_s]
-
-
-def _word(text: str) -> str:
-    """Any text as one that a header takes."""
-    return (
-        "=" + "".join(f"={byte:02X}" for byte in text.encode())
-        if not (text.isascii() and text.isalnum())
-        else text
-    )
 
 
 def _record(stored: Stored) -> LogRecord:

@@ -26,6 +26,7 @@ from ringrift.engine.nats.stream import (
     Write,
     damaged,
     hashed,
+    spelled,
     text_of,
     token_of,
 )
@@ -319,7 +320,7 @@ class NatsKeyValue:
 
     def _named(self, key: str) -> dict[str, str]:
         """The whole name where the subject holds hashes."""
-        return {NAME: _spelled(key)} if "~" in self.subject(key) else {}
+        return {NAME: spelled(key)} if "~" in self.subject(key) else {}
 
     # --- what changed ---------------------------------------------------------------------------------------
 
@@ -396,8 +397,3 @@ class NatsKeyValue:
             found = await self._store.wait(look, topic=kv_topic(prefix), timeout_s=math.inf)
             for change in found or ():
                 yield change
-
-
-def _spelled(key: str) -> str:
-    """Any text as one word that `text_of` reads, however long."""
-    return "=" + "".join(f"={byte:02X}" for byte in key.encode())

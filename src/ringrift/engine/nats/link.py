@@ -78,6 +78,11 @@ class NatsConfig:
         """What every subject of this store begins with."""
         return self.name.lower()
 
+    @property
+    def wake_subject(self) -> str:
+        """Where each tells the others what changed."""
+        return f"{self.subjects}.wake"
+
 
 class ServerRefused(Exception):
     """What the server says of a call that it did not carry out."""
@@ -337,7 +342,7 @@ class NatsLink:
         with self._handing:
             topics, self._topics = self._topics, set()
         with suppress(NatsError, OSError):
-            await self._client.publish(f"{self.config.subjects}.wake", ",".join(sorted(topics)).encode())
+            await self._client.publish(self.config.wake_subject, ",".join(sorted(topics)).encode())
 
     # --- on the loop of the connection ------------------------------------------------------------------
 

@@ -66,8 +66,13 @@ def hashed(text: str) -> str:
     return _HASHED + hashlib.sha256(text.encode()).hexdigest()
 
 
+def spelled(text: str) -> str:
+    """Any text as one word that `text_of` reads, however long; for headers."""
+    return text if _PLAIN.fullmatch(text) else "=" + "".join(f"={byte:02X}" for byte in text.encode())
+
+
 def text_of(token: str) -> str | None:
-    """What `token_of` was given; None of a hash."""
+    """What `token_of` or `spelled` was given; None of a hash."""
     if token.startswith(_HASHED):
         return None
     return unquote(token[1:].replace("=", "%")) if token.startswith("=") else token
@@ -253,15 +258,6 @@ class Stream:
                 return await self.link.request(each.subject, each.data, headers)
             await self.link.client.publish(each.subject, each.data, headers=headers)
         raise AssertionError("a batch has a last message")
-
-    async def remove(self, seq: int) -> None:
-        """Take a message out, whoever was first."""
-        with translated(f"the stream {self.name}"):
-            try:
-                await self.link.api(f"STREAM.MSG.DELETE.{self.name}", {"seq": seq, "no_erase": True})
-            except ServerRefused as error:
-                if error.code not in (NOT_FOUND, 10057, 10043):
-                    raise
 
     async def purge(self, *, below: int) -> int:
         """Drop the messages with a smaller number; return how many went."""
